@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plain_c import plain, twins
+from plain_c import with_portable_kernels, with_portable_twins
 from targets import clang
 
 from mcugen.core.board import Board, load_board
@@ -48,7 +48,7 @@ def computed_jumps(code: Path) -> list[str]:
 
 @pytest.mark.spread(3)
 @pytest.mark.parametrize("board", BOARDS)
-@pytest.mark.parametrize("kind", [twins, plain])
+@pytest.mark.parametrize("kind", [with_portable_twins, with_portable_kernels])
 def test_nothing_but_c_is_left_with_the_same_bits(board: str, kind, tmp_path: Path):
     target = kind(load_board(board))
     compiled = compile_model(DIGITS, target)
@@ -75,7 +75,7 @@ def test_computed_jumps_are_in_assembly_alone(tmp_path: Path):
     board = load_board("nrf52840")
     compiler = [ARM.gcc, "-mpure-code"]
     assert computed_jumps(built(board, tmp_path / "own", compiler))
-    for kind in (twins, plain):
+    for kind in (with_portable_twins, with_portable_kernels):
         code = built(kind(board), tmp_path / kind.__name__, compiler)
         assert not computed_jumps(code)
         assert not re.search(r"\[pc|\.word", run([ARM.objdump, "-d", str(code)], tmp_path))
@@ -84,7 +84,7 @@ def test_computed_jumps_are_in_assembly_alone(tmp_path: Path):
 @pytest.mark.qemu
 def test_branch_target_identification_marks_plain_c(tmp_path: Path):
     """By clang, as gcc 12 has no such option for the Cortex-M."""
-    board = plain(load_board("corstone300"))
+    board = with_portable_kernels(load_board("corstone300"))
     command = [option for option in clang(board) if not option.startswith("-mcpu")]
     flags = ["-march=armv8.1-m.main+mve.fp+pacbti", "-mbranch-protection=standard", "-mexecute-only"]
     code = built(replace(board, cflags=("-DMCUGEN_PLAIN_C",)), tmp_path, [*command, *flags])
@@ -94,5 +94,5 @@ def test_branch_target_identification_marks_plain_c(tmp_path: Path):
 def test_the_documented_board_file_is_that_of_the_figures(tmp_path: Path):
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "how-to" / "firmware.md").read_text(), re.S)
     (tmp_path / "plain.toml").write_text(text)
-    board, expected = load_board(str(tmp_path / "plain.toml")), plain(load_board("nrf52840"))
+    board, expected = load_board(str(tmp_path / "plain.toml")), with_portable_kernels(load_board("nrf52840"))
     assert (board.features, board.cflags, board.memories) == (expected.features, expected.cflags, expected.memories)

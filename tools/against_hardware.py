@@ -19,7 +19,7 @@ from benchmark.subjects import MODELS as FOLDER
 from hardware import onnc, tflm, tigris
 from hardware.measured import MARKS, MODELS, PROGRAMS, SUBMISSIONS, TARGETS, Measured
 from hardware.networks import write_network
-from markers import replace_between_markers
+from markers import rewrite_passage
 from measure_costs import random_inputs
 from rich.console import Console
 
@@ -46,19 +46,19 @@ Progress = Console(stderr=True)
 
 @dataclass(frozen=True)
 class Row:
-    """An estimate and what was measured."""
+    """A measurement of others on a board, and our estimate for the same program."""
 
     measured: Measured
     cycles: Cycles
 
     @property
     def miss(self) -> float | None:
-        """How much the estimate is above (or below) what was measured, as a share of that."""
+        """Return the relative error of the estimate, positive if it is too high; None without an estimate."""
         return None if self.cycles.total is None else self.cycles.total / self.measured.cycles - 1
 
 
 def estimate(measured: Measured, sources: Path, folder: Path) -> Cycles:
-    """Of a program, built from its sources in `folder`."""
+    """Return the estimated cycles of a measured program, which is built from its sources in `folder`."""
     board, shapes = load_board(measured.kit), SHAPES[measured.network]
     if measured.interpreter == "TFLM":
         library, bundle = tflm.tflm_archive(board, sources, folder), tflm.tflm_bundle(measured.network, sources, shapes)
@@ -74,17 +74,17 @@ def estimate(measured: Measured, sources: Path, folder: Path) -> Cycles:
     return run.cycles
 
 
-def estimated(programs: Sequence[Measured], sources: Path | None, folder: Path) -> Iterator[Row]:
-    """Of the programs whose sources are there; what is left out is told."""
+def estimate_all(programs: Sequence[Measured], sources: Path | None, folder: Path) -> Iterator[Row]:
+    """Yield an estimate for each program whose sources are there; print the programs that are left out."""
     for measured in programs:
         folders = {"TFLM": tflm.FOLDERS, "ONNC": onnc.FOLDERS}.get(measured.interpreter, tigris.FOLDERS)
         missing = [name for name in folders if sources is None or not (sources / name).is_dir()]
         what = f"{measured.kit}: {measured.network}, {measured.program}"
         if missing or sources is None:
             Progress.print(f"{what}: left out, since --sources has no {', '.join(missing)}")
-        elif measured.interpreter == "TFLM" and not tflm.knows(measured.network):
+        elif measured.interpreter == "TFLM" and not tflm.has_public_model(measured.network):
             Progress.print(f"{what}: left out, since its model is not public")
-        elif measured.interpreter == "ONNC" and not onnc.knows(measured.network):
+        elif measured.interpreter == "ONNC" and not onnc.is_comparable(measured.network):
             Progress.print(f"{what}: left out, since its first run is not like others")
         else:
             Progress.print(what)
@@ -92,7 +92,7 @@ def estimated(programs: Sequence[Measured], sources: Path | None, folder: Path) 
 
 
 def program_table(rows: Sequence[Row], near: float = NEAR, nearer: float = NEARER) -> Iterator[str]:
-    """Lines of a table in Markdown, and how many estimates are off by no more than either share."""
+    """Yield the lines of a Markdown table, and how many estimates are off by at most `near` and `nearer`."""
     yield "| board | network | program | measured | estimate | of that waiting | off by |"
     yield "|---|---|---|---:|---:|---:|---:|"
     for row in rows:
@@ -109,33 +109,33 @@ def program_table(rows: Sequence[Row], near: float = NEAR, nearer: float = NEARE
     yield f"Within {near:.0%}: {counts[0]} of {len(rows)}; within {nearer:.0%}: {counts[1]}."
 
 
-def own_cycles(board: Board, model: str, options: CompileOptions) -> int | None:
-    """Of our code."""
+def mcugen_cycles(board: Board, model: str, options: CompileOptions) -> int | None:
+    """Return the estimated cycles of one inference of mcugen's code; None without an estimate."""
     compiled = compile_model(FOLDER / f"{model}.onnx", board, options)
     cycles = compiled.simulate([random_inputs(compiled)], cycles=True).cycles
     return cycles.total if cycles else None
 
 
-def own_table(kits: Sequence[str]) -> Iterator[str]:
-    """Lines of a table in Markdown: our estimate, the best that was submitted, our aim."""
+def mcugen_table(kits: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: our estimate, the best submitted result and our target."""
     yield "| board | " + " | ".join(MODELS) + " |"
     yield "|---|" + "---|" * len(MODELS)
     for kit in kits:
         cells = []
         for model, mark, target in zip(MODELS.values(), MARKS[kit], TARGETS[kit], strict=True):
             Progress.print(f"{kit}: {model}")
-            cycles = own_cycles(load_board(kit), model, CompileOptions(optimize="speed"))
+            cycles = mcugen_cycles(load_board(kit), model, CompileOptions(optimize="speed"))
             own = "-" if cycles is None else f"{cycles / 1e6:.3g}"
             cells.append(f"**{own}** / {mark:g} / {target:g}")
         yield f"| {kit} | " + " | ".join(cells) + " |"
 
 
-def placed_lines() -> Iterator[str]:
-    """The autoencoder on a board whose flash is slow, by where its weights lie."""
+def placement_lines() -> Iterator[str]:
+    """Yield the estimates of the autoencoder on a board with slow flash, with weights in flash and in RAM."""
     board, told = load_board("pico2"), []
     for place in ("flash", "sram"):
         Progress.print(f"pico2: {MODELS['AD']}, weights in {place}")
-        cycles = own_cycles(board, MODELS["AD"], CompileOptions(place=Places(weights=place)))
+        cycles = mcugen_cycles(board, MODELS["AD"], CompileOptions(place=Places(weights=place)))
         told.append(f"{(cycles or 0) / 1e6:.3g} with its weights in {place}")
     yield f"The autoencoder on a pico2, `balanced`: {', '.join(told)}."
 
@@ -150,23 +150,21 @@ def main(
     write_docs: Annotated[Path | None, typer.Option(help="the document whose tables to rewrite")] = None,
     folder: Annotated[Path, typer.Option(help="where programs are built")] = Path("build/hardware"),
 ) -> None:
-    """Prints the tables."""
+    """Print the tables, and write them to the document on request."""
     tables = {}
     for name, programs, near, nearer in (("hardware", PROGRAMS, NEAR, NEARER), ("submissions", SUBMISSIONS, FAR, NEAR)):
         wanted = [m for m in programs if (not kit or m.kit in kit) and (not network or m.network in network)]
-        rows = list(estimated(wanted, sources, folder))
+        rows = list(estimate_all(wanted, sources, folder))
         if rows:
             tables[name] = "\n".join(program_table(rows, near, nearer))
     if marks:
         kits = [name for name in MARKS if not kit or name in kit]
-        tables["marks"] = "\n".join([*own_table(kits), "", *placed_lines()])
+        tables["marks"] = "\n".join([*mcugen_table(kits), "", *placement_lines()])
     for table in tables.values():
         print(table, end="\n\n")
     if write_docs:
-        text = write_docs.read_text()
         for name, table in tables.items():
-            text = replace_between_markers(text, name, table)
-        write_docs.write_text(text)
+            rewrite_passage(write_docs, name, table)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ _SAID = re.compile(r"^(?:.*/)?([\w.]+):(\d+):(\d+): (?:warning|error): (.*)$")
 
 @dataclass(frozen=True, order=True)
 class Complaint:
-    """What a tool says of a line of a file."""
+    """A message of an analyzer about a line of a file."""
 
     tool: str
     file: str
@@ -61,9 +61,11 @@ class Complaint:
 
 
 def complaints(folder: Path, board: Board, seen: set[str] | None = None, kept: Path | None = None) -> list[Complaint]:
-    """What all tools say of the C files of a folder but its tables, as the board's compiler sees them.
+    """Return the messages of all analyzers about the C files of a folder, except those with constant tables.
 
-    Analyzers leave out functions that are in `seen`, warnings of gcc are of all; `kept` as in tool_cache.py."""
+    The analyzers see the code as the board's compiler does. They skip functions in `seen`; gcc's warnings cover all
+    functions. `kept` is the cache folder (see tool_cache.py).
+    """
     files = {p.name: p.read_text() for p in sorted(folder.glob("*.[ch]")) if not p.name.endswith("_weights.c")}
     found = set[Complaint]()
     for tool, command, given in _asked(board, files, set() if seen is None else seen):
@@ -79,7 +81,7 @@ Files = Mapping[str, str]
 
 
 def _asked(board: Board, files: Files, seen: set[str]) -> Iterator[tuple[str, list[str], Files]]:
-    """Tools, commands, and the files that each is given."""
+    """Yield each tool with its command and the files that it checks."""
     toolchain = next((t for t in (ARM, RISCV) if t.name == board.toolchain), None)
     library = toolchain.library if toolchain else ()
     gcc = [toolchain.gcc if toolchain else "gcc", *board.cflags, *library, *_FLAGS, "-O2", "-c", "-o", "object.o"]

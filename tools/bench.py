@@ -22,7 +22,7 @@ from benchmark.recorded import Study, Tflm
 from benchmark.results import Results, tool_versions
 from benchmark.subjects import FLOAT_MODELS, INT8_MODELS, MODELS, ROOT, chosen
 from benchmark.tables import to_markdown, to_rich
-from markers import replace_between_markers
+from markers import rewrite_passage
 from rich.console import Console
 
 from mcugen.core.errors import McugenError, UsageError
@@ -46,7 +46,7 @@ def main(
     json_: Annotated[Path, typer.Option("--json", help="results for programs")] = ROOT / "build/bench.json",
     write_docs: Annotated[Path | None, typer.Option(help="document whose tables to rewrite")] = None,
 ) -> None:
-    """Compares mcugen with emx-onnx-cgen (float32), and with recorded figures of TFLM and the kernel study (int8)."""
+    """Compare mcugen with emx-onnx-cgen (float32), and with recorded figures of TFLM and the kernel study (int8)."""
     console = _console()
     both = float_ == int8
     float_models = chosen(FLOAT_MODELS, models) if both or float_ else []
@@ -73,7 +73,7 @@ def main(
 
 
 def _console() -> Console:
-    """Wide enough for the tables where the output is not a terminal but a log."""
+    """Return a console that is wide enough for the tables if the output is a log file."""
     console = Console(width=None if sys.stdout.isatty() else 260)
     if not MODELS.is_dir():
         console.print(f"{MODELS} is absent: only the project's own models are compared.")
@@ -88,7 +88,7 @@ def _publish(results: Results, console: Console, json_: Path, write_docs: Path |
     json_.write_text(json.dumps(results.to_json(), indent=1) + "\n")
     if write_docs:
         content = "\n".join([results.how(), *map(to_markdown, results.tables())])
-        write_docs.write_text(replace_between_markers(write_docs.read_text(), "bench", content))
+        rewrite_passage(write_docs, "bench", content)
 
 
 def _split(names: str) -> list[str]:

@@ -63,9 +63,9 @@ def run_or_blame(
     name_of: Callable[[Item], str],
     failed: Callable[[Item, str, McugenError], Result],
 ) -> list[Result]:
-    """What `run` gives for all items, each of which is a model; if it fails, halves tell which model is at fault.
+    """Return the results of `run` for all items; if it fails, bisect to find the model at fault.
 
-    `name_of` gives a model's name in C, `failed` the result of one that did not "build" or "run".
+    `name_of` returns a model's name in C; `failed` returns the result of a model that failed to "build" or "run".
     """
     if not items:
         return []

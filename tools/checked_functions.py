@@ -40,9 +40,9 @@ Conditions = list[tuple[int, str]]
 
 @dataclass(frozen=True)
 class Piece:
-    """A declaration at file scope with the conditions around it; of a function only the head, which callers see.
+    """A declaration at file scope with its preprocessor conditions; for a function only its head.
 
-    `names` are the names that it defines, `mentions` all words of its text.
+    `names` are the identifiers that the piece defines, `mentions` all words in its text.
     """
 
     names: frozenset[str]

@@ -25,7 +25,7 @@ UNTYPED = r"(?:dict|Mapping)\[str, (?:object|Any)\]"
 
 @dataclass(frozen=True)
 class Function:
-    """A function or method."""
+    """The size of a function or method."""
 
     name: str
     lines: int

@@ -107,7 +107,7 @@ def main(
     board: Annotated[str, typer.Option(help="for which all are compiled")] = "host",
     sizes: Annotated[str, typer.Option(help="nodes of the generated models, by commas")] = ",".join(map(str, SIZES)),
 ) -> None:
-    """Prints the seconds of CPU that compiling takes."""
+    """Print the CPU seconds that compiling takes, by number of nodes."""
     compileall.compile_dir(Path(mcugen.__file__).parent, quiet=1)
     table = Table("model", "nodes", "CPU s", "exponent")
     with tempfile.TemporaryDirectory() as folder:

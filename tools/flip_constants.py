@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zoo import BOUND, SIZES, roomy
+from benchmark.subjects import roomy
+from zoo import BOUND, SIZES
 
 from mcugen import CompileOptions, McugenError, compile_model, load_board
 from mcugen.core.board import Board

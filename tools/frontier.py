@@ -18,20 +18,20 @@ import numpy as np
 import ort_quantizer
 import quant_study
 import typer
-from markers import markdown_table, replace_between_markers
+from benchmark.subjects import roomy
+from markers import markdown_table, rewrite_passage
 from onnxruntime.quantization import CalibrationMethod, QuantType
 from quant_study import (
     DOCUMENT,
     SUBJECTS,
     Sample,
     Subject,
+    cached_results,
     console,
     options,
     quantized,
-    remembering,
     samples,
 )
-from zoo import roomy
 
 from mcugen.autotuning.precision import AccuracyDemand, PrecisionSearch
 from mcugen.core.board import load_board
@@ -79,7 +79,7 @@ MAX_DROP, MIN_SQNR, SHARE = 0.3, 15.0, 0.6
 
 @dataclass(frozen=True)
 class Result:
-    """Of one way on one model; `note` says which of several, or what was missed."""
+    """Outputs and costs of one precision on one model; `note` names the setting, or the limit that was missed."""
 
     outputs: Sequence[Sample]
     note: str = ""
@@ -88,8 +88,8 @@ class Result:
     instructions: int | None = None
 
 
-def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) -> Result:
-    """By mcugen."""
+def measure_mcugen(subject: Subject, name: str, calibration: Samples, evaluation: Samples) -> Result:
+    """Quantize a model by mcugen, and measure its outputs and its code."""
     note, goal = "", CompileOptions(optimize=GOALS.get(name, "balanced"))
     if name in GOALS:
         source = load(subject.path)
@@ -98,7 +98,7 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
         known, held = split_samples(given, is_stream=False)
         maker = create_quantizer(source, model, Scheme(), known)
         judged = calibration.only(held or given)
-        search = PrecisionSearch(maker, roomy(load_board(BOARD)), goal, judged, demand(model, calibration))
+        search = PrecisionSearch(maker, roomy(load_board(BOARD)), goal, judged, auto_demand(model, calibration))
         search.is_crossed = not held
         try:
             made = search.run()
@@ -113,8 +113,8 @@ def own(subject: Subject, name: str, calibration: Samples, evaluation: Samples) 
     return Result(found, note, share, run.sizes.code + run.sizes.weights, run.instructions)
 
 
-def demand(model: FloatModel, calibration: Samples) -> AccuracyDemand:
-    """Of `auto`: as many classes right, or like the float model's without labels; an SQNR of other outputs."""
+def auto_demand(model: FloatModel, calibration: Samples) -> AccuracyDemand:
+    """Return what `auto` must reach: a drop of labelled or predicted classes, or an SQNR for other outputs."""
     if calibration.labels is not None:
         return AccuracyDemand(METRICS["top1"], MAX_DROP, max_weights=SHARE)
     exact = run_onnxruntime(model.proto, calibration.inputs[:1])
@@ -123,8 +123,8 @@ def demand(model: FloatModel, calibration: Samples) -> AccuracyDemand:
     return AccuracyDemand(METRICS["sqnr"], min_sqnr=MIN_SQNR, max_weights=SHARE)
 
 
-def evaluated(subject: Subject) -> Samples:
-    """The evaluation split; of the few crops for visual wake words also each turned from left to right."""
+def evaluation_samples(subject: Subject) -> Samples:
+    """Return the evaluation samples; for visual wake words also the mirror image of each."""
     found = samples(subject, "eval")
     if subject.data != MIRRORED:
         return found
@@ -132,16 +132,16 @@ def evaluated(subject: Subject) -> Samples:
     return Samples([*found.inputs, *mirrored], None)
 
 
-def real(subject: Subject, evaluation: Samples) -> Result:
-    """The float model."""
+def measure_float(subject: Subject, evaluation: Samples) -> Result:
+    """Measure the float model."""
     model = load(subject.path)
     run = compile_model(model.proto, roomy(load_board(BOARD)), options(subject)).simulate(evaluation.inputs[:1])
     outputs = run_onnxruntime(model.given, evaluation.inputs)
     return Result(outputs, "", 4.0, run.sizes.code + run.sizes.weights, run.instructions)
 
 
-def peer(subject: Subject, setting: str, calibration: Samples, evaluation: Samples) -> Result:
-    """By ONNX Runtime's quantizer."""
+def measure_onnxruntime(subject: Subject, setting: str, calibration: Samples, evaluation: Samples) -> Result:
+    """Quantize a model by ONNX Runtime's quantizer, and measure its outputs."""
     method, extra = SETTINGS[setting]
     made = ort_quantizer.quantized(
         ort_quantizer.prepared(import_float_model(load(subject.path), options(subject), Scheme(equalize=False)).proto),
@@ -156,7 +156,7 @@ def peer(subject: Subject, setting: str, calibration: Samples, evaluation: Sampl
 
 @dataclass(frozen=True)
 class Judge:
-    """Measures outputs of a model on samples: whether each is right, and the power of its error."""
+    """A comparison of a model's outputs with the float model's or the labels, sample by sample."""
 
     exact: Sequence[Sample]
     labels: Array | None
@@ -165,33 +165,33 @@ class Judge:
 
     @property
     def resampled(self) -> Array:
-        """Indices of bootstrap samples, the same for all that is compared."""
+        """Return the sample indices of the bootstrap, which are the same for all comparisons."""
         count = len(self.exact) // self.sides
         drawn = np.random.default_rng(0).integers(0, count, (RESAMPLED, count))
         return np.concatenate([drawn + count * side for side in range(self.sides)], 1)
 
     def right(self, outputs: Sequence[Sample]) -> Array:
-        """By sample, 1 where the largest entry of the first output is that of the label, or else of the float model."""
+        """Return 1 for each sample whose class is that of the label, or without labels of the float model, else 0."""
         name = next(iter(self.exact[0]))
         found, wanted = (np.array([int(o[name].argmax()) for o in outs]) for outs in (outputs, self.exact))
         return (found == (wanted if self.labels is None else self.labels[: len(found)])).astype(float)
 
     def powers(self, outputs: Sequence[Sample]) -> tuple[Array, Array]:
-        """By sample, of the signal and of the error."""
+        """Return the power of the signal and of the error for each sample."""
         pairs = [(real, found) for real, found in zip(self.exact, outputs, strict=True)]
         signal = [sum(float(np.square(r[n], dtype=float).sum()) for n in r) for r, _ in pairs]
         noise = [sum(float(np.square(r[n].astype(float) - f[n]).sum()) for n in r) for r, f in pairs]
         return np.array(signal), np.array(noise)
 
 
-def points(judge: Judge, outputs: Sequence[Sample], others: Sequence[Sample]) -> str:
-    """By how many percentage points more is right, with its interval."""
+def points_gained(judge: Judge, outputs: Sequence[Sample], others: Sequence[Sample]) -> str:
+    """Return by how many percentage points more samples are right, with its 95 % interval."""
     gain = 100 * (judge.right(outputs) - judge.right(others))
     return _interval(float(gain.mean()), gain[judge.resampled].mean(1), 2)
 
 
-def decibels(judge: Judge, outputs: Sequence[Sample], others: Sequence[Sample]) -> str:
-    """By how many dB the SQNR is higher, with its interval."""
+def decibels_gained(judge: Judge, outputs: Sequence[Sample], others: Sequence[Sample]) -> str:
+    """Return by how many dB the SQNR is higher, with its 95 % interval."""
     noises = [judge.powers(each)[1] for each in (others, outputs)]
     first, second = (noise[judge.resampled].sum(1) + 1e-30 for noise in noises)
     whole = 10 * np.log10((noises[0].sum() + 1e-30) / (noises[1].sum() + 1e-30))
@@ -203,16 +203,19 @@ def _interval(value: float, found: Array, digits: int) -> str:
     return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
-def rows(subject: Subject, remembered: Callable[[str, Callable[[], Result]], Result]) -> Iterator[list[str]]:
-    """Of one model."""
-    calibration, evaluation = samples(subject, "calib"), evaluated(subject)
-    exact = remembered("float32", lambda: real(subject, evaluation))
+def model_rows(subject: Subject, remembered: Callable[[str, Callable[[], Result]], Result]) -> Iterator[list[str]]:
+    """Yield the rows of a model: float32, the best setting of ONNX Runtime's quantizer, and each precision."""
+    calibration, evaluation = samples(subject, "calib"), evaluation_samples(subject)
+    exact = remembered("float32", lambda: measure_float(subject, evaluation))
     judge = Judge(exact.outputs, evaluation.labels, 2 if subject.data == MIRRORED else 1)
-    peers = [remembered(name, lambda name=name: peer(subject, name, calibration, evaluation)) for name in SETTINGS]
+    peers = [
+        remembered(name, lambda name=name: measure_onnxruntime(subject, name, calibration, evaluation))
+        for name in SETTINGS
+    ]
     best = min(peers, key=lambda each: judge.powers(each.outputs)[1].sum())
     found = {"float32": exact, f"ONNX Runtime, {best.note}": best}
     for name in (*SCHEMES, *GOALS):
-        found[name] = remembered(name, lambda name=name: own(subject, name, calibration, evaluation))
+        found[name] = remembered(name, lambda name=name: measure_mcugen(subject, name, calibration, evaluation))
     for name, each in found.items():
         if not each.outputs:
             yield [subject.model, name, each.note, *[""] * 6]
@@ -223,9 +226,9 @@ def rows(subject: Subject, remembered: Callable[[str, Callable[[], Result]], Res
             subject.model,
             f"{name}: {each.note}" if name in GOALS and each.note else name,
             right,
-            points(judge, each.outputs, exact.outputs) if each is not exact else "",
+            points_gained(judge, each.outputs, exact.outputs) if each is not exact else "",
             f"{10 * np.log10(signal / noise):.1f} dB" if noise else "",
-            decibels(judge, each.outputs, best.outputs) if each is not exact and each is not best else "",
+            decibels_gained(judge, each.outputs, best.outputs) if each is not exact and each is not best else "",
             f"{100 * each.share:.0f} %" if each.share else "",
             f"{each.flash:,}" if each.flash else "",
             f"{each.instructions:,}" if each.instructions else "",
@@ -242,8 +245,8 @@ def main(
         bool, typer.Option("--write-docs", help="rewrite docs/reference/figures/quantization.md")
     ] = False,
 ) -> None:
-    """Prints (or writes) the table."""
-    kept = remembering("frontier", __file__, quant_study.__file__, ort_quantizer.__file__)
+    """Print the table, and write it to the document on request."""
+    kept = cached_results("frontier", __file__, quant_study.__file__, ort_quantizer.__file__)
     table = [HEAD]
     for subject in (s for s in SUBJECTS if s.model in MODELS and only in s.model):
 
@@ -251,12 +254,12 @@ def main(
             result: Result = kept(f"{subject.model} {name}", make)
             return result
 
-        for row in rows(subject, remembered):
+        for row in model_rows(subject, remembered):
             table.append(row)
             console.print(" | ".join(row))
     print(markdown_table(table))
     if write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "frontier", markdown_table(table)))
+        rewrite_passage(DOCUMENT, "frontier", markdown_table(table))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ TYPES = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """A damaged test; `bound` names inputs that are fixed at compile time in any case."""
+    """A damaged test; `bound` names the inputs that are always fixed at compile time."""
 
     case: Case
     seed: int
@@ -72,13 +72,13 @@ class Mutant:
 
     @property
     def label(self) -> str:
-        """What makes it again."""
+        """Return the test's name and the seed, which determine the mutant."""
         return f"{self.case.name}:{self.seed}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a mutant: `refused`, `passed`, or what is wrong."""
+    """The verdict on a mutant: `refused`, `passed`, or the kind of failure."""
 
     label: str
     state: str
@@ -86,7 +86,7 @@ class Finding:
 
     @property
     def is_bug(self) -> bool:
-        """Whether something is wrong."""
+        """Return whether the mutant shows a bug."""
         return self.state not in ("refused", "passed")
 
 
@@ -94,7 +94,7 @@ class Finding:
 
 
 def mutate(case: Case, seed: int, words: Sequence[str]) -> Mutant:
-    """The mutant of that seed. `words` are what other tests have for string attributes."""
+    """Return the mutant of a test for a seed. `words` are the strings that attributes may become."""
     random = Random(f"{case.name}/{seed}")
     model = onnx.ModelProto.FromString(case.model.SerializeToString())
     inputs = {name: np.array(array) for name, array in case.inputs.items()}
@@ -116,7 +116,7 @@ class _Subject:
     words: Sequence[str]
 
     def node(self) -> NodeProto:
-        """A node, in a body perhaps."""
+        """Return a random node, which may be in a subgraph."""
         nodes = list(self.model.graph.node)
         while True:
             node = self.random.choice(nodes)
@@ -126,12 +126,12 @@ class _Subject:
             nodes = inner
 
     def input(self) -> str:
-        """The name of an input; "" if there is none."""
+        """Return the name of a random input; "" if there is none."""
         return self.random.choice([*self.inputs] or [""])
 
 
 def _free_outputs(model: onnx.ModelProto, random: Random) -> None:
-    """What a mutation changes, outputs need not tell; sometimes they do, and lie."""
+    """Remove most declared output shapes, which a mutation may change; keep some, so that they are wrong."""
     if random.random() < 0.8:
         for value in model.graph.output:
             if random.random() < 0.5:
@@ -201,7 +201,7 @@ def _near(value: int, random: Random) -> int:
 
 
 def _list(items: list[Any], other: Callable[[Any], Any], random: Random) -> list[Any]:
-    """The list with a change: shorter, longer, emptied, in another order, with other elements."""
+    """Return a changed list: shorter, longer, empty, reordered, or with other elements."""
     kind = random.randrange(7)
     if kind == 0 or not items:
         return [] if items else [other(1)] if random.random() < 0.8 and not isinstance(items, bytes) else []
@@ -224,7 +224,7 @@ def _change_shape(s: _Subject) -> None:
 
 
 def _reshaped(array: np.ndarray, random: Random) -> np.ndarray:
-    """Elements in another shape; too many of them are not made (a view that repeats one element)."""
+    """Return the elements in another shape; a large shape becomes a view that repeats one element."""
     shape = list(array.shape)
     kind = random.randrange(6)
     axis = random.randrange(len(shape)) if shape else 0
@@ -320,7 +320,7 @@ _MUTATIONS = (
 
 
 def _hostile(array: np.ndarray, random: Random) -> np.ndarray:
-    """Some or all elements replaced by extreme ones."""
+    """Replace some or all elements by extreme ones."""
     if array.size > LARGEST:
         return array
     flat = np.array(array).reshape(-1)
@@ -358,7 +358,7 @@ class Survivor:
 
     @property
     def steps(self) -> int:
-        """By how much integers may differ: where floats were rounded to them, by 1."""
+        """Return the allowed difference of integers: 1 if the model rounds floats to integers, else 0."""
         return int(any(v.type.dtype.is_float for g in self.model.graph.nested() for v in g.values()))
 
 
@@ -388,7 +388,7 @@ def _raised(mutant: Mutant, state: str, error: Exception) -> Finding:
 
 
 def _samples(mutant: Mutant, model: CompiledModel) -> list[dict[str, np.ndarray]]:
-    """Random inputs, then the test's own (as mutated), then extreme ones."""
+    """Return three samples: random inputs, the mutated test's own inputs, and extreme inputs."""
     random = Random(mutant.label)
     noise = np.random.default_rng(mutant.seed)
     plain, own, wild = {}, {}, {}
@@ -418,7 +418,7 @@ def _wild(external: Any, given: np.ndarray, random: Random) -> np.ndarray:
 
 
 def _run(survivors: Sequence[Survivor]) -> list[Finding]:
-    """Builds and runs them as one program."""
+    """Build and run the mutants as one program."""
     names = [s.model.bundle.name for s in survivors]
     batch = [
         {f"{n}/{port}": a for n, s in zip(names, survivors, strict=True) for port, a in s.samples[k].items()}
@@ -439,13 +439,13 @@ def _run(survivors: Sequence[Survivor]) -> list[Finding]:
 
 
 def _tame(sample: Mapping[str, np.ndarray]) -> bool:
-    """Whether results are held to be those of numpy: NaN, infinities and overflow may come out in other ways."""
+    """Return whether all floats are so small that nothing overflows, so that results must equal numpy's."""
     floats = [a.astype(np.float64) for a in sample.values() if a.dtype.kind not in "iub"]
     return all(bool((np.abs(a) < TAME).all()) for a in floats)
 
 
 def _difference(got: np.ndarray, wanted: np.ndarray, steps: int) -> str:
-    """How a result differs from the expected one where both are finite; "" if it does not.
+    """Return how a result differs from the expected one where both are finite; "" if it does not.
 
     Integers may differ by `steps`, and if that is not 0, as they stem from floats, by rounding of the largest.
     """
@@ -474,7 +474,7 @@ def _epsilon(dtype: np.dtype) -> float:
 
 
 def check(mutants: Sequence[Mutant], tell: Callable[[str, object], None] = lambda kind, what: None) -> list[Finding]:
-    """Compiles and runs mutants in this process. `tell` hears of each before and after."""
+    """Compile and run mutants in this process. `tell` is called before and after each mutant."""
     findings, survivors = [], []
     for number, mutant in enumerate(mutants):
         tell("compiling", mutant.label)
@@ -499,8 +499,8 @@ def check(mutants: Sequence[Mutant], tell: Callable[[str, object], None] = lambd
 # ------------------------------------------------------------------------------------------------- processes
 
 
-def check_apart(mutants: Sequence[Mutant]) -> Iterator[Finding]:
-    """The same in a process of its own, whose hangs, deaths and greed are findings."""
+def check_in_process(mutants: Sequence[Mutant]) -> Iterator[Finding]:
+    """Check mutants in a separate process, whose hangs, crashes and use of memory are findings."""
     todo = {m.label: m for m in mutants}
     context = multiprocessing.get_context("fork")
     while todo:
@@ -557,20 +557,20 @@ def _serve(mutants: Sequence[Mutant], pipe: Connection) -> None:
     pipe.send(("done", None))
 
 
-def words_of(tests: Sequence[Case]) -> list[str]:
-    """What the tests have for string attributes."""
+def attribute_strings(tests: Sequence[Case]) -> list[str]:
+    """Return the strings that the tests have in attributes."""
     found = {a.s for c in tests for n in c.model.graph.node for a in n.attribute if a.type == AttributeProto.STRING}
     return sorted(w.decode("utf-8", "replace") for w in found)
 
 
 def mutants_of(tests: Sequence[Case], seeds: range) -> Iterator[Mutant]:
-    """Of every test as many as there are seeds."""
-    words = words_of(tests)
+    """Yield one mutant of every test for each seed."""
+    words = attribute_strings(tests)
     return (mutate(case, seed, words) for seed in seeds for case in tests)
 
 
 def single_nodes() -> list[Case]:
-    """The official tests of single nodes that are in scope, large ones left out."""
+    """Return the official tests of single nodes that are in scope and not too large."""
     return [c for c in cases(("node",)) if isinstance(c, Case) and sum(a.nbytes for a in c.inputs.values()) < LARGEST]
 
 
@@ -582,17 +582,17 @@ def main(
     part: Annotated[str, typer.Option(help="I/N: the I-th of N parts")] = "0/1",
     verbose: Annotated[bool, typer.Option(help="print refusals, too")] = False,
 ) -> None:
-    """Prints what goes wrong."""
+    """Print the mutants that show a bug, and count the verdicts."""
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     tests = single_nodes()
-    words = words_of(tests)
+    words = attribute_strings(tests)
     tests = [c for c in tests if re.search(pattern, c.name)]
     index, parts = map(int, part.split("/"))
     states: Counter[str] = Counter()
     for seed in range(first, first + seeds):
         chosen = [c for i, c in enumerate(tests) if (i + seed) % every == 0][index::parts]
         for start in range(0, len(chosen), BATCH):
-            for finding in check_apart([mutate(c, seed, words) for c in chosen[start : start + BATCH]]):
+            for finding in check_in_process([mutate(c, seed, words) for c in chosen[start : start + BATCH]]):
                 states[finding.state] += 1
                 if finding.is_bug or verbose:
                     print(f"{finding.state}: {finding.label}: {' '.join(finding.reason.split())[:600]}", flush=True)

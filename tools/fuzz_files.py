@@ -37,13 +37,13 @@ def _model(text: str) -> bytes:
 
 @functools.cache
 def classifier(seed: int = 0) -> bytes:
-    """A model of one layer and two classes; seeds differ in weights."""
+    """Return a model of one layer and two classes; the seed determines its weights."""
     return _model(_CLASSIFIER.format(",".join(str((i * 7 + seed) % 5) for i in range(12))))
 
 
 @functools.cache
 def _folder(*options: str) -> Mapping[str, bytes]:
-    """The files that `mcugen compile` writes of the classifier, and its report as report.json."""
+    """Write the files of `mcugen compile` for the classifier, and its report as report.json."""
     with tempfile.TemporaryDirectory() as name:
         model, out, report = Path(name) / "net.onnx", Path(name) / "out", Path(name) / "out" / "report.json"
         model.write_bytes(classifier())
@@ -55,7 +55,7 @@ def _folder(*options: str) -> Mapping[str, bytes]:
 
 
 def _json(make: Maker, suffix: str, tree: Any) -> str:
-    """A file of JSON: changed, its bytes damaged, or something else."""
+    """Write a damaged JSON file: with changed values, changed bytes, or other contents."""
     kind = make.random.randrange(10)
     if kind == 0:
         return make.write(suffix, make.random.choice(_WHOLE))
@@ -67,7 +67,7 @@ def _json(make: Maker, suffix: str, tree: Any) -> str:
 
 
 def runs(make: Maker) -> tuple[str, ...]:
-    """Measured runs, for a new board or with one more to come. The model is another: nothing is simulated."""
+    """Return a command with measured runs, for a new board or with one run to be added; nothing is simulated."""
     layer = {"name": "h", "op": "dense", "kernel": "dense_f32", "macs": 12, "cycles": 1000}
     run = {
         "board": "rt1060",
@@ -86,7 +86,7 @@ def runs(make: Maker) -> tuple[str, ...]:
 
 
 def reports(make: Maker) -> tuple[str, ...]:
-    """Two reports to compare."""
+    """Return a command that compares two damaged reports."""
     random = make.random
     tree = json.loads(_folder("-b", random.choice(("host", "rt1060", "esp32c3")))["report.json"])
     files = [_json(make, ".a.json", tree), _json(make, ".b.json", tree)]
@@ -105,7 +105,7 @@ def reports(make: Maker) -> tuple[str, ...]:
 
 
 def weights(make: Maker) -> tuple[str, ...]:
-    """A folder whose weights are to be updated, by a model that may be another."""
+    """Return a command that updates the weights of a folder from another model."""
     random, name = make.random, f"{make.name}.folder"
     files = dict(_folder("--updatable", "-b", "rt1060"))
     for _ in range(random.choice((0, 1, 1, 2))):
@@ -148,7 +148,7 @@ _PIPELINES = (
 
 
 def pipeline(make: Maker) -> tuple[str, ...]:
-    """A description of how the input is made of raw data, as a text or a file."""
+    """Return a command with a damaged description of the input pipeline, as text or as a file."""
     random = make.random
     at = random.randrange(len(_PIPELINES))
     parts = list(_PIPELINES[at])
@@ -171,7 +171,7 @@ def pipeline(make: Maker) -> tuple[str, ...]:
 
 
 def labels(make: Maker) -> tuple[str, ...]:
-    """Names of classes."""
+    """Return a command with damaged class names."""
     random = make.random
     names = (*WORDS, "cat", "dog", '"; int x; //', "??/", "\\", "*/", "\x00", "\x7f", "\ud7ff", "\u2028")
     lines = [random.choice(names) for _ in range(random.choice((2, 2, 2, 1, 0, 3, 300)))]
@@ -182,7 +182,7 @@ def labels(make: Maker) -> tuple[str, ...]:
 
 
 def board_tables(make: Maker) -> tuple[str, ...]:
-    """A board whose tables of memories and caches are changed."""
+    """Return a command with a board whose tables of memories and caches are damaged."""
     random = make.random
     files = sorted(path for path in resource_dir("boards").glob("*.toml") if b"memories = [" in path.read_bytes())
     tree = make.changed(tomllib.loads(random.choice(files).read_text()))
@@ -195,7 +195,7 @@ def board_tables(make: Maker) -> tuple[str, ...]:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML has it; what TOML does not know is an empty text."""
+    """Return a value in TOML; values that TOML lacks become an empty text."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list):
@@ -223,7 +223,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def settings(make: Maker) -> tuple[str, ...]:
-    """A folder with a mcugen.toml, and a command in it."""
+    """Return a command that runs in a folder with a damaged mcugen.toml."""
     random, folder = make.random, make.folder / make.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -251,7 +251,7 @@ _TRAINED = (
 
 
 def learning(make: Maker) -> tuple[str, ...]:
-    """What is to be trained, by which loss and optimizer, of a model that may be damaged."""
+    """Return a command that trains layers of a possibly damaged model, with random loss and optimizer."""
     random = make.random
     model = random.choice((classifier(), classifier(), _model(_PICTURE), make.damaged(classifier(random.randrange(5)))))
     given = ["compile", make.write(".onnx", model), "-q", "-b", random.choice(("host", "rp2040", "nrf52840"))]

@@ -78,19 +78,19 @@ TEXTS = (
 
 @functools.cache
 def models() -> tuple[onnx.ModelProto, ...]:
-    """Those of TEXTS, of which some need older or newer opsets."""
+    """Return the models of TEXTS, some of them with an older or a newer opset."""
     opsets = {1: 9, 10: 23}
     return tuple(onnx.parser.parse_model(_HEAD.format(opsets.get(n, 17)) + text) for n, text in enumerate(TEXTS))
 
 
 def model_bytes(make: Maker) -> tuple[str, ...]:
-    """A model's file with damaged bytes."""
+    """Return a command with a model file whose bytes are damaged."""
     data = make.random.choice(models()).SerializeToString()
     return _compiled(make, make.write(".onnx", make.damaged(data)))
 
 
 def model_messages(make: Maker) -> tuple[str, ...]:
-    """A model with other contents of some of its messages."""
+    """Return a command with a model in which some protobuf messages are changed."""
     model = onnx.ModelProto()
     model.CopyFrom(make.random.choice(models()))
     for _ in range(make.random.choice((1, 1, 2, 3))):
@@ -104,7 +104,7 @@ def _compiled(make: Maker, model: str) -> tuple[str, ...]:
 
 
 def damage_message(root: Message, random: Random) -> None:
-    """Changes a field of some message in the tree."""
+    """Change a field of a random message in the tree."""
     message = root
     while True:
         inner = [m for field, value in message.ListFields() if field.message_type for m in _items(value)]
@@ -178,7 +178,7 @@ OPERATORS = tuple(s.name for s in SCHEMAS)
 
 
 def model_nodes(make: Maker) -> tuple[str, ...]:
-    """Nodes of any operators, with inputs and attributes of any kind."""
+    """Return a command with a model of random operators, inputs and attributes."""
     random = make.random
     kinds = (
         *(TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT8),
@@ -258,7 +258,7 @@ def _attribute(schema: Any, random: Random) -> Any:
 
 @functools.cache
 def _smallest() -> bytes:
-    """The smallest model, where the input is something else."""
+    """Write the smallest model, for commands in which another file is damaged."""
     return onnx.parser.parse_model(
         _HEAD.format(17) + "g (float[1,6] x) => (float[1,6] y) { y = Relu(x) }"
     ).SerializeToString()
@@ -270,7 +270,7 @@ def _profiled(make: Maker, samples: str, model: bytes = b"", *options: str) -> t
 
 
 def _header(make: Maker) -> bytes:
-    """A .npy file whose header says anything."""
+    """Return a .npy file with a random header."""
     random = make.random
     kind = random.choice(
         ("<f4", "<f8", "|u1", "|b1", "<i8", ">f4", "|O", "<U5", "|S0", "|V4", "<M8[s]", "<c8", "?", "<f16")
@@ -304,13 +304,13 @@ def _array(make: Maker) -> bytes:
 
 
 def npy(make: Maker) -> tuple[str, ...]:
-    """A single array."""
+    """Return a command with a damaged .npy file."""
     data = make.random.choice((_header, _array, lambda m: m.damaged(_array(m))))(make)
     return _profiled(make, make.write(".npy", data))
 
 
 def npz(make: Maker) -> tuple[str, ...]:
-    """An archive of arrays."""
+    """Return a command with a damaged .npz archive."""
     random, file = make.random, io.BytesIO()
     kind = random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
     with zipfile.ZipFile(file, "w") as archive:
@@ -324,7 +324,7 @@ def npz(make: Maker) -> tuple[str, ...]:
 
 
 def png(make: Maker) -> tuple[str, ...]:
-    """A picture in a folder."""
+    """Return a command with a damaged picture in a folder."""
     random = make.random
     width, height = (random.choice((1, 2, 3, 3, 0, 5000, 2**31 - 1)) if random.random() < 0.3 else 3 for _ in range(2))
     depth, color = random.choice(((8, 0), (8, 2), (8, 6), (1, 0), (16, 0), (16, 2), (4, 3), (8, 3), (8, 4), (3, 7)))
@@ -354,7 +354,7 @@ def png(make: Maker) -> tuple[str, ...]:
 
 
 def board(make: Maker) -> tuple[str, ...]:
-    """A board's file."""
+    """Return a command with a damaged board file."""
     random = make.random
     files = sorted(resource_dir("boards").glob("*.toml"))
     lines = random.choice(files).read_text().splitlines()
@@ -385,7 +385,7 @@ _TOML = (
 
 
 def profile(make: Maker) -> tuple[str, ...]:
-    """A profile of ranges."""
+    """Return a command with a damaged profile of ranges."""
     random = make.random
     tensor = {"lows": [-1.0], "highs": [1.0], "means": [0.0] * 2, "histogram": [1] * RANGE_HISTOGRAM_BINS}
     document: dict[str, Any] = {"version": 1, "sha256": "0" * 64, "samples": 1, "tensors": {"x": tensor, "y": tensor}}
@@ -415,7 +415,7 @@ def profile(make: Maker) -> tuple[str, ...]:
 
 
 def bind(make: Maker) -> tuple[str, ...]:
-    """A value for an input."""
+    """Return a command that binds an input to a random value."""
     random = make.random
     if random.random() < 0.5:
         value = make.write(
@@ -431,7 +431,7 @@ def bind(make: Maker) -> tuple[str, ...]:
 
 
 def options(make: Maker) -> tuple[str, ...]:
-    """Options of every kind with any values."""
+    """Return a command with random options and values."""
     random = make.random
     command = random.choice(
         ("inspect", "inspect", "compile", "profile", "quantize", "boards", "operators", "version", "x" * 3000)
@@ -488,19 +488,19 @@ MAKERS: tuple[Callable[[Maker], tuple[str, ...]], ...] = (
 
 
 def command(seed: int, folder: Path) -> Command:
-    """The input of a seed: its files are written into `folder`."""
+    """Return the command line of a seed, and write its files into `folder`."""
     maker = Maker(Random(f"input {seed}"), folder, f"i{seed}")
     make = MAKERS[seed % len(MAKERS)]
     return Command(f"{seed} {make.__name__}", make(maker), within=maker.name if make in WITHIN else "")
 
 
 def check(seeds: Sequence[int], folder: Path) -> list[Outcome]:
-    """Runs the inputs of some seeds."""
+    """Run the command lines of some seeds."""
     return list(run_all([command(seed, folder) for seed in seeds], folder))
 
 
 def warm_up() -> None:
-    """What the first command pays for all: templates, tables, ONNX's bodies; processes are forked after it."""
+    """Load what all commands need: templates, tables and ONNX's function bodies. Processes are forked later."""
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "m.onnx"
         file.write_bytes(_smallest())
@@ -514,7 +514,7 @@ def fuzz(
     keep: Annotated[Path | None, typer.Option(help="folder for the files of what goes wrong")] = None,
     verbose: Annotated[bool, typer.Option(help="print every outcome")] = False,
 ) -> None:
-    """Prints what goes wrong; exit code 1 if anything does."""
+    """Print the command lines that fail; exit code 1 if there are any."""
     warm_up()
     codes: Counter[tuple[str, int]] = Counter()
     bad, start = 0, time.monotonic()

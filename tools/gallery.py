@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from markers import replace_between_markers
+from markers import rewrite_passage
 
 from mcugen.core.board import load_board
 from mcugen.core.errors import ConstraintError
@@ -34,7 +34,7 @@ HEADINGS = ("board", "CPU", "ms", "RAM", "flash", "µJ")
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of ../shared: what it is for, the data it is quantized and judged by, and options besides."""
+    """A model of ../shared: its purpose, the data for quantization and evaluation, and further options."""
 
     path: str
     purpose: str
@@ -43,12 +43,12 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The file's."""
+        """Return the name of the model file without its suffix."""
         return Path(self.path).stem
 
     @property
     def command(self) -> list[str]:
-        """Words of the command that made its figures."""
+        """Return the words of the `mcugen explore` command for the model."""
         words = ["mcugen", "explore", str(SHARED / self.path), "--boards", ",".join(BOARDS), *shlex.split(self.options)]
         if not self.data:
             return words
@@ -74,17 +74,14 @@ def main(
     models: Annotated[str, typer.Option(help="parts of model names, by commas; all if empty")] = "",
     jobs: Annotated[int, typer.Option(min=0, help="combinations at once; 0: one for each CPU")] = 0,
 ) -> None:
-    """Explores, and writes a chapter of docs/reference/figures/gallery.md for each model."""
+    """Explore the models, and write a chapter of docs/reference/figures/gallery.md for each."""
     for subject in SUBJECTS:
         if any(name in subject.name for name in models.split(",")):
-            text = replace_between_markers(
-                DOCUMENT.read_text(), subject.name, chapter(subject, explored(subject, jobs))
-            )
-            DOCUMENT.write_text(text)
+            rewrite_passage(DOCUMENT, subject.name, chapter(subject, explore_subject(subject, jobs)))
 
 
-def explored(subject: Subject, jobs: int) -> Mapping[str, Any]:
-    """What `mcugen explore --json` says."""
+def explore_subject(subject: Subject, jobs: int) -> Mapping[str, Any]:
+    """Return the JSON report of `mcugen explore` for a model."""
     program = Path(sys.executable).with_name("mcugen")
     words = [program, *subject.command[1:], "--quiet", "--json", "-", "--jobs", str(jobs)]
     environment = {**os.environ, "COLUMNS": "80"}
@@ -96,17 +93,17 @@ def explored(subject: Subject, jobs: int) -> Mapping[str, Any]:
 
 
 def chapter(subject: Subject, found: Mapping[str, Any]) -> str:
-    """Heading, command, what the model is worth, and a line for each board."""
+    """Return a chapter: heading, command, accuracy of the model, and a table with a row for each board."""
     models = [point["report"]["model"] for point in found["points"] if point["report"]]
     size = f", {models[0]['macs']:,} multiply-accumulates, {models[0]['parameters']:,} parameters" if models else ""
-    lines = [f"### {subject.name}", "", f"{_capital(subject.purpose)}{size}{worth(found)}.", ""]
+    lines = [f"### {subject.name}", "", f"{_capital(subject.purpose)}{size}{accuracy_text(found)}.", ""]
     lines += ["```", " \\\n    ".join(_broken(subject.command)), "```", ""]
     rows = [HEADINGS, ["---"] * 2 + ["---:"] * (len(HEADINGS) - 2), *map(row, found["points"])]
     return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
 
 
-def worth(found: Mapping[str, Any]) -> str:
-    """By the metric, beside the float model; nothing of models without data."""
+def accuracy_text(found: Mapping[str, Any]) -> str:
+    """Return the int8 model's metric beside the float model's; "" for models without data."""
     metric = found["metric"]
     values = [point["accuracy"] for point in found["points"] if point.get("accuracy") is not None]
     if not metric or not values:
@@ -117,7 +114,7 @@ def worth(found: Mapping[str, Any]) -> str:
 
 
 def row(point: Mapping[str, Any]) -> Sequence[str]:
-    """Cells of a board; of a model that does not fit, why."""
+    """Return the cells of a board; for a model that does not fit, the reason."""
     board = load_board(point["board"])
     named = [f"`{board.name}`", board.cpu]
     if point["refusal"]:
@@ -135,7 +132,7 @@ def row(point: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _rule(message: str) -> str:
-    """What was not met, without what was found instead."""
+    """Return the violated rule of an error message, without the value that was found."""
     return message.splitlines()[0].partition(". found:")[0].replace("|", "/")
 
 
@@ -144,7 +141,7 @@ def _capital(text: str) -> str:
 
 
 def _broken(words: Sequence[str]) -> list[str]:
-    """The command in lines: an option a line would be too many."""
+    """Return the command in at most two lines, broken before --precision."""
     cut = next((at for at, word in enumerate(words) if word == "--precision"), len(words))
     return [part for part in (shlex.join(words[:cut]), shlex.join(words[cut:])) if part]
 

@@ -38,7 +38,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Command]]] = {}
 
 @dataclass(frozen=True)
 class _Files:
-    """Writes the files of a group into a folder."""
+    """Writer of the files of a group into a folder."""
 
     folder: Path
     group: str
@@ -51,12 +51,12 @@ class _Files:
     def model(
         self, name: str, model: onnx.ModelProto | bytes, exits: tuple[int, ...] = JUDGED, *options: str
     ) -> Command:
-        """A model to be inspected."""
+        """Return a command that inspects a model."""
         data = model if isinstance(model, bytes) else model.SerializeToString()
         return Command(f"{self.group}/{name}", ("inspect", self.write(f"{name}.onnx", data), *options), exits)
 
     def tiny(self) -> str:
-        """A model that is in order."""
+        """Write a valid model."""
         return self.write("tiny.onnx", models()[0].SerializeToString())
 
 
@@ -78,7 +78,7 @@ def _model(
     outputs: tuple[str, ...] = ("y",),
     opset: int = 17,
 ) -> onnx.ModelProto:
-    """Float inputs by their shapes, constants by their values."""
+    """Return a model with float inputs of the given shapes, and constants of the given values."""
     graph = helper.make_graph(
         nodes,
         "g",
@@ -104,7 +104,7 @@ def _copy(index: int = 0) -> onnx.ModelProto:
 
 
 def _sparse(size: int) -> onnx.SparseTensorProto:
-    """One element of so many, at index 1."""
+    """Return a sparse tensor of `size` elements with one value, at index 1."""
     values = helper.make_tensor("sparse", TensorProto.DOUBLE, [1], [1.0])
     return helper.make_sparse_tensor(values, helper.make_tensor("", TensorProto.INT64, [1], [1]), [size])
 
@@ -114,7 +114,7 @@ def _sparse(size: int) -> onnx.SparseTensorProto:
 
 @_group
 def structure(files: _Files) -> Iterator[Command]:
-    """Graphs that are none."""
+    """Yield models that are not valid graphs: damaged files, missing parts, wrong links, deep nesting."""
     for name, data in {
         "empty": b"",
         "zeros": bytes(1000),
@@ -165,7 +165,7 @@ def _nested(depth: int) -> onnx.ModelProto:
 
 
 def _nested_bytes(depth: int) -> bytes:
-    """Graphs in attributes of nodes of graphs, so deep that no library writes them."""
+    """Return a model with graphs in attributes of nodes of graphs, too deep for any library to write."""
     body = b""
     for _ in range(depth):
         for field in (6, 5, 1):  # g, attribute, node
@@ -287,7 +287,7 @@ _NAMES = {
 
 @_group
 def names(files: _Files) -> Iterator[Command]:
-    """Text that is more than a name, wherever there is a name."""
+    """Yield models with hostile text in every place of a name."""
     for label, text in _NAMES.items():
         for place, change in _PLACES.items():
             model = _copy(8 if place.startswith("function") else 6 if place == "dimension" else 0)
@@ -338,7 +338,7 @@ _SIZES = (0, -1, 2**22 + 1, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, -(
 
 @_group
 def sizes(files: _Files) -> Iterator[Command]:
-    """Shapes and counts that nothing can have."""
+    """Yield models with impossible shapes and counts."""
     for size in _SIZES:
         yield files.model(f"input_{size}", _model([_node("Relu", "x")], {"x": (1, size)}))
         yield files.model(f"square_{size}", _model([_node("Relu", "x")], {"x": (size, size, size)}))
@@ -369,7 +369,7 @@ def _chain(op: str, count: int, shape: tuple[int, ...]) -> onnx.ModelProto:
 def _by_constant(
     op: str, *more: Any, dtype: type = np.int64, first: bool = False, **attributes: Any
 ) -> Callable[[int], onnx.ModelProto]:
-    """An operator that reads the size from a constant, its second input or first, and other constants after it."""
+    """Return a maker of models whose operator reads the size from a constant: its second input, or the first."""
 
     def make(size: int) -> onnx.ModelProto:
         constants = {"n": np.asarray([size], dtype)} | {f"c{i}": v for i, v in enumerate(more)}
@@ -382,7 +382,7 @@ def _by_constant(
 def _by_attribute(
     op: str, shape: tuple[int, ...], name: str, as_list: int = 0, *constants: Any, **more: Any
 ) -> Callable[[int], onnx.ModelProto]:
-    """An operator with the size as an attribute."""
+    """Return a maker of models whose operator has the size as an attribute."""
 
     def make(size: int) -> onnx.ModelProto:
         attributes = more | {name: [size] * as_list if as_list else size}
@@ -456,7 +456,7 @@ _SIZED: dict[str, Callable[[int], onnx.ModelProto]] = {
 
 @_group
 def types(files: _Files) -> Iterator[Command]:
-    """Element types known and unknown, wherever there is one."""
+    """Yield models with known and unknown element types in every place of a type."""
     for number in (*range(-1, 30), 99, 255, 2**31 - 1, -(2**31)):
         model = _copy()
         model.graph.input[0].type.tensor_type.elem_type = number
@@ -491,7 +491,7 @@ def types(files: _Files) -> Iterator[Command]:
 
 @_group
 def external(files: _Files) -> Iterator[Command]:
-    """Weights in files that there are, that there are not, and that must not be read."""
+    """Yield models with external weights: present, missing, and in files that must not be read."""
     files.write("weights.data", bytes(48))
     good = {"location": "external_weights.data"}
     for name, entries in {
@@ -537,7 +537,7 @@ def _with_tensor(place: str, tensor: TensorProto) -> onnx.ModelProto:
 
 @_group
 def functions(files: _Files) -> Iterator[Command]:
-    """Functions that call themselves, grow, or lack something."""
+    """Yield models whose functions call themselves, grow, or lack something."""
 
     def of(name: str, body: str, more: str = "") -> onnx.ModelProto:
         head = '<domain: "own", opset_import: ["": 17, "own": 1]>'
@@ -580,7 +580,7 @@ def functions(files: _Files) -> Iterator[Command]:
 
 @_group
 def loops(files: _Files) -> Iterator[Command]:
-    """Loops that do not end, and loops in loops."""
+    """Yield models with endless, huge and nested loops."""
     body = (
         "(int64 i, bool p, float[2] s) => (bool q, float[2] t, float[2] u) { q = Identity(p) t = Add(s, s) u = Neg(t) }"
     )
@@ -636,7 +636,7 @@ def _nested_loops(depth: int, count: int, op: str = "Add") -> onnx.ModelProto:
 
 @_group
 def quantization(files: _Files) -> Iterator[Command]:
-    """Scales and zero points that mean nothing."""
+    """Yield models with invalid scales and zero points."""
     f = np.float32
     scales = {"0": 0.0, "nan": np.nan, "inf": np.inf, "negative": -1.0, "tiny": 1e-45, "small": 1e-30, "huge": 3e38}
     for name, scale in scales.items():
@@ -687,7 +687,7 @@ def quantization(files: _Files) -> Iterator[Command]:
 
 
 def _qlinear(op: str, scale: Any, zero: int) -> onnx.ModelProto:
-    """One of the operators that compute on integers."""
+    """Return a model with a QLinear operator between QuantizeLinear and DequantizeLinear."""
     z, image = np.asarray(zero, np.int8), op == "QLinearConv"
     w = np.ones((1, 1, 2, 2) if image else (4, 4), np.int8)
     given = ["q", "s", "z", "w", "s", "z", "s", "z"]
@@ -699,7 +699,7 @@ def _qlinear(op: str, scale: Any, zero: int) -> onnx.ModelProto:
 
 @_group
 def truncations(files: _Files) -> Iterator[Command]:
-    """Files that end too early, or have a byte too many."""
+    """Yield model files that end too early, or have additional bytes."""
     for number, model in enumerate(models()):
         data = model.SerializeToString()
         for part in range(1, 9):
@@ -713,7 +713,7 @@ def truncations(files: _Files) -> Iterator[Command]:
 
 @_group
 def growth(files: _Files) -> Iterator[Command]:
-    """Graphs that are long, wide or both: beyond the budget, and just within."""
+    """Yield graphs that are long, wide or both: above and just below the limits."""
     for count in (1_000, 100_000):
         yield files.model(f"chain_{count}", _unary(count), (DONE, SIZE))
         yield files.model(f"ladder_{count // 50}", _ladder(count // 50), (DONE, SIZE))
@@ -754,7 +754,7 @@ def _unary(count: int) -> onnx.ModelProto:
 
 
 def _ladder(count: int) -> onnx.ModelProto:
-    """Each rung reads the two before it."""
+    """Return a chain of sums, each of which reads the two results before it."""
     nodes = [_node("Add", f"t{max(i - 1, 0)}", f"t{i}", out=f"t{i + 1}") for i in range(count)]
     return _model([_node("Relu", "x", out="t0"), *nodes], outputs=(f"t{count}",))
 
@@ -764,7 +764,7 @@ def _ladder(count: int) -> onnx.ModelProto:
 
 @_group
 def samples(files: _Files) -> Iterator[Command]:
-    """Arrays and pictures that ask for more than they are."""
+    """Yield commands with arrays and pictures that claim more than they contain."""
     tiny, good = files.tiny(), _saved(np.ones((3, 1, 6), np.float32))
 
     def given(name: str, data: bytes, suffix: str = ".npz", exits: tuple[int, ...] = (USAGE,)) -> Command:
@@ -847,7 +847,7 @@ def _headed(text: str) -> bytes:
 
 
 def _claimed(shape: tuple[Any, ...], kind: str, size: int) -> bytes:
-    """A file of `size` zeros whose header claims another shape."""
+    """Return a .npy file of `size` zeros whose header claims another shape."""
     return _headed(repr({"descr": kind, "fortran_order": False, "shape": shape})) + bytes(size)
 
 
@@ -860,7 +860,7 @@ def _zipped(members: dict[str, bytes]) -> bytes:
 
 
 def _bomb(size: int) -> bytes:
-    """An archive with an array of so many zeros."""
+    """Return a .npz archive that inflates to an array of `size` zeros."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr(zipfile.ZipInfo("x.npy"), _claimed((size // 4,), "<f4", size), zipfile.ZIP_DEFLATED)
@@ -868,7 +868,7 @@ def _bomb(size: int) -> bytes:
 
 
 def _encrypted(data: bytes) -> bytes:
-    """With the flag that says so."""
+    """Return the archive with the flag of encrypted members."""
     changed = bytearray(data)
     changed[6] |= 1
     at = data.rindex(b"PK\x01\x02")
@@ -878,7 +878,7 @@ def _encrypted(data: bytes) -> bytes:
 
 @_group
 def boards(files: _Files) -> Iterator[Command]:
-    """Board files, and names of boards."""
+    """Yield commands with hostile board files and board names."""
     tiny = files.tiny()
     good = (
         'description = "d"\ncpu = "cortex-m4"\nfeatures = ["dsp"]\nclock_hz = 1\ncflags = []\nqemu = ""\n'
@@ -929,7 +929,7 @@ def boards(files: _Files) -> Iterator[Command]:
 
 @_group
 def bind(files: _Files) -> Iterator[Command]:
-    """Values for inputs."""
+    """Yield commands with hostile values for bound inputs."""
     tiny, good = files.tiny(), _saved(np.ones((1, 6), np.float32))
     for name, data in {
         "good": good,
@@ -968,7 +968,7 @@ def bind(files: _Files) -> Iterator[Command]:
 
 @_group
 def profiles(files: _Files) -> Iterator[Command]:
-    """Profiles that are none."""
+    """Yield commands with invalid profiles."""
     tiny = files.tiny()
     for name, data in {
         "empty": b"",
@@ -993,7 +993,7 @@ def profiles(files: _Files) -> Iterator[Command]:
 
 @_group
 def plugins(files: _Files) -> Iterator[Command]:
-    """A user's own files, which do what they like."""
+    """Yield commands with plug-ins and metrics that raise, exit or hang."""
     tiny = files.tiny()
     head = "from mcugen.ops.onnx_node import onnx_operator\n"
     operator = '@onnx_operator("Relu", domain="of_{}")\ndef relu(node):\n    {}\n'
@@ -1036,7 +1036,7 @@ def plugins(files: _Files) -> Iterator[Command]:
 
 @_group
 def options(files: _Files) -> Iterator[Command]:
-    """Options with values that are too long, too large, or none."""
+    """Yield commands with option values that are too long, too large or invalid."""
     symbolic = files.write("symbolic.onnx", models()[6].SerializeToString())
     tiny, digits = files.tiny(), "9" * 5000
     for name, (model, *given) in {
@@ -1087,7 +1087,7 @@ def options(files: _Files) -> Iterator[Command]:
 
 @_group
 def settings(files: _Files) -> Iterator[Command]:
-    """A mcugen.toml of somebody else's, in the folder where a command runs: it starts nothing and writes nothing."""
+    """Yield commands in a folder with a hostile mcugen.toml, which must start nothing and write nothing."""
     model = models()[0].SerializeToString()
     for name, (text, *exits) in {
         "empty": (b"", USAGE, DONE),
@@ -1165,7 +1165,7 @@ _LAYERS: dict[str, tuple[tuple[int, ...], tuple[tuple[int, ...], ...], dict[str,
 
 @_group
 def numbers(files: _Files) -> Iterator[Command]:
-    """Constants that are no numbers, or at the ends of floats, wherever a kernel packs them."""
+    """Yield models whose constants are NaN, infinite or extreme, for each operator that packs constants."""
     boards = itertools.cycle(("host", "rp2040", "nrf52840", "corstone300", "esp32c3"))
     for op, (shape, constants, attributes) in _LAYERS.items():
         for name, value in _NUMBERS.items():
@@ -1184,7 +1184,7 @@ _WIDTHS = {"FLOAT8E4M3FN": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8, "FLOAT4E2M1"
 
 @_group
 def narrow(files: _Files) -> Iterator[Command]:
-    """Floats of 16 bits and less: their codes stored wrong, and where there is no place for them."""
+    """Yield models with floats of at most 16 bits, wrongly stored or in unsuitable places."""
     for kind, bits in _WIDTHS.items():
         number = TensorProto.DataType.Value(kind)
         most = 5 * bits // 8 + (bits == 4)
@@ -1219,7 +1219,7 @@ def narrow(files: _Files) -> Iterator[Command]:
 
 @_group
 def training(files: _Files) -> Iterator[Command]:
-    """What is to be learned on the device, and by how many cores."""
+    """Yield commands with hostile options of training on the device and of several cores."""
     dense, convolution, tiny = (files.write(f"{n}.onnx", models()[n].SerializeToString()) for n in (0, 1, 10))
     digits = "9" * 5000
     for name, (model, *given) in {
@@ -1274,7 +1274,7 @@ def training(files: _Files) -> Iterator[Command]:
 
 
 def corpus(folder: Path, groups: tuple[str, ...] = ()) -> list[Command]:
-    """All cases, or those of some groups: their files are written into `folder`."""
+    """Return the commands of all groups, or of some, and write their files into `folder`."""
     return [case for name, make in GROUPS.items() if not groups or name in groups for case in make(folder)]
 
 
@@ -1285,7 +1285,7 @@ def main(
     slowest: Annotated[int, typer.Option(help="so many are listed")] = 10,
     verbose: Annotated[bool, typer.Option(help="print every outcome")] = False,
 ) -> None:
-    """Prints what goes wrong; exit code 1 if anything does."""
+    """Print the commands that behave wrongly; exit code 1 if there are any."""
     if write is not None:
         write.mkdir(parents=True, exist_ok=True)
         for case in corpus(write, tuple(group or ())):

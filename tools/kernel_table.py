@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 from benchmark.subjects import MODELS
-from markers import replace_between_markers
+from markers import rewrite_passage
 from measure_costs import random_inputs
 
 from mcugen.cli.option_table import find_option
@@ -82,7 +82,7 @@ Columns = dict[tuple[str, str, str], Column]
 
 
 def document(columns: Columns, boards: Sequence[Board], goal: str) -> Iterator[str]:
-    """The tables as Markdown: whole models, then layer by layer."""
+    """Yield the tables as Markdown: whole models, then layer by layer."""
     library = LIBRARIES[CMSIS_NN]
     how = f"`make kernel-table`, `--optimize {goal}`, {library.versions}"
     yield f"Retired instructions of one inference of random codes ({how})."
@@ -126,7 +126,7 @@ def main(
     cmsis_nn_include: Annotated[Path | None, find_option("cmsis-nn-include", "report").info] = None,
     cmsis_nn_lib: Annotated[Path | None, find_option("cmsis-nn-lib", "report").info] = None,
 ) -> None:
-    """Measures four models on three CPUs by both families of kernels, and by the choice between them."""
+    """Measure four models on three CPUs, by both families of kernels and by the choice between them."""
     library = library_files(cmsis_nn_include, cmsis_nn_lib)
     boards = [load_board(name) for name in BOARDS]
     missing = [b.cpu for b in boards if library is None or not library.archive_for(b.cpu).is_file()]
@@ -144,7 +144,7 @@ def main(
     if write_docs is None:
         print(text)
     else:
-        write_docs.write_text(replace_between_markers(write_docs.read_text(), "kernels", text))
+        rewrite_passage(write_docs, "kernels", text)
 
 
 if __name__ == "__main__":

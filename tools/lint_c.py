@@ -70,7 +70,7 @@ CPUS: Mapping[str, Mapping[str, int | str]] = {
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A line of C that breaks a rule; `origin` is the enclosing function or file."""
+    """A line of C that violates a rule; `origin` is the enclosing function or file."""
 
     rule: str
     origin: str
@@ -265,7 +265,7 @@ def main(
     listed: Annotated[bool, typer.Option("--list", help="Each finding of a required rule.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Counts by rule.")] = False,
 ) -> None:
-    """Counts findings by rule and place; exit code 1 where a required or mandatory rule is broken without a reason."""
+    """Count findings by rule and place; exit code 1 if a required or mandatory rule is violated without a reason."""
     found = set().union(*(lint(list(distinct(folders)), name, jobs) for name in cpu or CPUS))
     counts = Counter(f.rule for f in found)
     if as_json:

@@ -20,10 +20,11 @@ from typing import Annotated
 import onnx
 import typer
 from analyzers import complaints
+from benchmark.subjects import roomy
 from checked_functions import drop_checked_functions
 from lint_c import ADVISORY, EXPLAINED, Finding, misra, readable, rule_key
-from markers import replace_between_markers
-from zoo import BOUND, FOLDERS, SIZES, is_quantized, roomy, spread_samples
+from markers import rewrite_passage
+from zoo import BOUND, FOLDERS, SIZES, is_quantized, spread_samples
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.board import load_board
@@ -114,7 +115,7 @@ def main(
     compilers: Annotated[bool, typer.Option(help="Whether compilers' analyzers run.")] = True,
     write_docs: Annotated[bool, typer.Option("--write-docs", help="The counts, in docs/reference/misra.md.")] = False,
 ) -> None:
-    """Exit code 1 where a rule is broken without a reason, advisory ones included, or an analyzer complains."""
+    """Analyze the models; exit code 1 if any rule is violated without a reason, or an analyzer has a message."""
     for path, precision in () if skip_compiling else wanted(models.split(",")):
         print(f"compiling {path.stem} ({precision})", file=sys.stderr, flush=True)
         compiled(path, precision)
@@ -133,7 +134,7 @@ def main(
     print(table(found))
     if write_docs:
         document = ROOT / "docs" / "reference" / "misra.md"
-        document.write_text(replace_between_markers(document.read_text(), "counts", table(found)))
+        rewrite_passage(document, "counts", table(found))
     raise typer.Exit(1 if told else 0)
 
 

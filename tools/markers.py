@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def between_markers(text: str, name: str) -> str:
@@ -17,6 +18,11 @@ def replace_between_markers(text: str, name: str, content: str) -> str:
     return f"{before}{content.rstrip()}\n{after}"
 
 
+def rewrite_passage(document: Path, name: str, content: str) -> None:
+    """Write `content` between the markers of `name` in a document."""
+    document.write_text(replace_between_markers(document.read_text(), name, content))
+
+
 def _parts(text: str, name: str) -> tuple[str, str, str]:
     """Return the text before, between and behind the markers; the outer parts include the markers."""
     begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
@@ -28,7 +34,7 @@ def _parts(text: str, name: str) -> tuple[str, str, str]:
 
 
 def markdown_table(rows: Sequence[Sequence[str]], text_columns: int | None = None) -> str:
-    """A table whose first row is the heading; columns behind the first `text_columns` are aligned to the right."""
+    """Return a table with the first row as heading; columns after `text_columns` are aligned to the right."""
     width = len(rows[0])
     left = width if text_columns is None else text_columns
     lines = [f"| {' | '.join(row)} |" for row in rows]

@@ -60,7 +60,7 @@ _LIBRARY = ("memset(", "memcpy(", "memmove(")
 
 @dataclass
 class Found:
-    """By kernel, bytes of functions that are called once, and of those that are called by several layers."""
+    """Bytes of functions that one layer calls, and of functions that several layers call, by kernel."""
 
     once: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     several: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -86,7 +86,10 @@ class Found:
                 self.several[calls[0].kernel].append(nbytes - base - call_code_bytes(calls))
 
     def _bytes(self, compiled: CompiledModel, instrs: Sequence[Instr]) -> int | None:
-        """Of a program that does nothing else; None where its code was built before, or it cannot be by itself."""
+        """Return the bytes of a program that runs only these instructions.
+
+        The result is None if the same C was built before, or the instructions cannot be a program of their own.
+        """
         program = replace(compiled.program, instrs=list(instrs), inputs=[], outputs=[])
         try:
             bundle = bundle_of(program, compiled.board, compiled.options)
@@ -101,7 +104,7 @@ class Found:
 
 
 def _built(bundle: Bundle, board: Board) -> tuple[int, int]:
-    """Bytes of a bundle's code, and of what it needs of the C library."""
+    """Return the bytes of a bundle's code, and of the C library's functions that it needs."""
     with tempfile.TemporaryDirectory() as folder:
         model, empty = build_parts(bundle, board, Path(folder), roots_of(bundle))
         functions = function_sizes(model) - function_sizes(empty)
@@ -154,7 +157,7 @@ def _recurrent_network(kind: str, gates: int, directions: int) -> onnx.ModelProt
 
 
 def main(cpu: Annotated[list[str] | None, typer.Option(help="only these CPUs")] = None) -> None:
-    """Measures and writes."""
+    """Measure the functions and write the bytes to the tables of the CPUs."""
     console = Console(stderr=True, width=200)
     for name in cpu or BOARDS:
         board, path = roomy(BOARDS[name]), COSTS / f"{name}.json"

@@ -28,6 +28,7 @@ from typing import Annotated
 import numpy as np
 import onnx
 import typer
+from benchmark.subjects import random_array
 from elftools.elf.elffile import ELFFile
 from onnx import helper, numpy_helper
 from rich.console import Console
@@ -192,7 +193,7 @@ class _Net:
         return self.kind != "float32"
 
     def scale(self, scale: float | Array, zero: int = 0, kind: str = "") -> tuple[str, str]:
-        """Scale and zero point of activations."""
+        """Add the scale and the zero point of activations."""
         return self.constant(np.float32(scale)), self.constant(np.full((), zero, kind or self.kind))
 
     def input(self, shape: Sequence[int]) -> str:
@@ -202,7 +203,7 @@ class _Net:
         return self.add("DequantizeLinear", name, *self.scale(0.05)) if self.is_quantized else name
 
     def weights(self, *shape: int, axis: int = 0) -> list[str]:
-        """Weights and a bias: codes as trained ones are spread, with one scale a channel, which `axis` counts."""
+        """Add weights and a bias; quantized weights are distributed like trained ones, with one scale per channel."""
         channels = shape[axis]
         if not self.is_quantized:
             arrays = self.random.standard_normal(shape), self.random.standard_normal(channels)
@@ -217,11 +218,11 @@ class _Net:
         return [w, self.add("DequantizeLinear", self.constant(bias), *unit, axis=0)]
 
     def output(self, y: str) -> None:
-        """A ReLU and the output, whose codes of 8 bits start at 0.0 like those of any converter."""
+        """Add a ReLU and the output, whose lowest int8 value stands for 0.0."""
         self.plain_output(self.add("Relu", y), 0.05, -128 if self.kind == "int8" else 0)
 
     def plain_output(self, y: str, scale: float = 0.05, zero: int = 0, result: str = "") -> None:
-        """The output itself; by default its codes are those of inputs."""
+        """Add the output, by default quantized like the inputs."""
         name, kind = f"y{len(self.outputs)}", result or self.kind
         self.add("QuantizeLinear", y, *self.scale(scale, zero, kind), out=name) if self.is_quantized else self.add(
             "Identity", y, out=name
@@ -230,7 +231,7 @@ class _Net:
         self.outputs.append(helper.make_tensor_value_info(name, dtype, None))
 
     def sums(self, rows: int, depth: int, channels: int) -> None:
-        """A product of integers by constant codes, and the output."""
+        """Add an integer matrix product by constant weights, and its output."""
         x, y = f"x{len(self.inputs)}", f"y{len(self.outputs)}"
         self.inputs.append(helper.make_tensor_value_info(x, onnx.TensorProto.INT8, (rows, depth)))
         codes = self.random.normal(0, 40, (depth, channels)).round().clip(-127, 127).astype(np.int8)
@@ -249,7 +250,7 @@ class _Net:
 def convolutions(
     kind: str, shapes: Sequence[tuple[int, ...]] = CONVS, most: int = 127, middle: int = 0
 ) -> onnx.ModelProto:
-    """The convolutions, padded so that stride 1 keeps the size."""
+    """Return a model of convolutions, padded so that stride 1 keeps the size."""
     net = _Net(kind, most, middle)
     for h, w, c, out, k_h, k_w, stride, groups in shapes:
         pads = [(k_h - 1) // 2, (k_w - 1) // 2, k_h // 2, k_w // 2]
@@ -261,7 +262,7 @@ def convolutions(
 
 
 def dense_layers(kind: str) -> onnx.ModelProto:
-    """The fully connected layers, on one row or several; of int8 also to 16 bits and to sums."""
+    """Return a model of dense layers with one row or several; for int8 also with int16 and int32 results."""
     net = _Net(kind)
     for rows, depth, channels in DENSE:
         net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))
@@ -274,7 +275,7 @@ def dense_layers(kind: str) -> onnx.ModelProto:
 
 
 def four_bit_layers() -> list[onnx.ModelProto]:
-    """Convolutions and fully connected layers with weights of 4 bits; these also to 16 bits, as gates need it."""
+    """Return models of convolutions and dense layers with 4-bit weights; the latter also with int16 results."""
     net = _Net("int8", FOUR_BITS)
     for rows, depth, channels in DENSE:
         net.output(net.add("Gemm", net.input((rows, depth)), *net.weights(channels, depth), transB=1))
@@ -285,17 +286,17 @@ def four_bit_layers() -> list[onnx.ModelProto]:
 
 
 def nine_bit_layers() -> list[onnx.ModelProto]:
-    """Convolutions with uint8 weights."""
+    """Return a model of convolutions with uint8 weights."""
     return [convolutions("int8", most=ABOVE, middle=MIDDLE)]
 
 
 def two_bit_layers() -> list[onnx.ModelProto]:
-    """Convolutions with weights of 2 bits."""
+    """Return a model of convolutions with 2-bit weights."""
     return [convolutions("int8", most=1)]
 
 
 def products(kind: str) -> onnx.ModelProto:
-    """The products of activations."""
+    """Return a model of matrix products of two activations."""
     net = _Net(kind)
     for batch, rows, depth, columns in PRODUCTS:
         net.plain_output(net.add("MatMul", net.input((batch, rows, depth)), net.input((batch, depth, columns))))
@@ -303,7 +304,7 @@ def products(kind: str) -> onnx.ModelProto:
 
 
 def transpositions(kind: str) -> onnx.ModelProto:
-    """Images from planes to pixels and back."""
+    """Return a model that transposes images from channels first to channels last, and back."""
     net = _Net(kind)
     for c, h, w in IMAGES:
         for shape, perm in (((1, c, h, w), (0, 2, 3, 1)), ((1, h, w, c), (0, 3, 1, 2))):
@@ -315,7 +316,7 @@ def transpositions(kind: str) -> onnx.ModelProto:
 
 
 def sums_and_products(kind: str) -> onnx.ModelProto:
-    """Of two tensors of one shape; and what depends on one element alone, where it is no table."""
+    """Return a model of elementwise operators: of two tensors; for int16 also Sigmoid and Tanh."""
     net = _Net(kind)
     for op in ("Add", "Mul", "Max"):
         for shape in TENSORS:
@@ -328,7 +329,7 @@ def sums_and_products(kind: str) -> onnx.ModelProto:
 
 
 def pools(kind: str) -> onnx.ModelProto:
-    """The largest and the mean of windows."""
+    """Return a model of maximum and average pooling."""
     net = _Net(kind)
     for op in ("MaxPool", "AveragePool"):
         for c, h, w, k_h, k_w, stride, pad in POOLS:
@@ -338,7 +339,7 @@ def pools(kind: str) -> onnx.ModelProto:
 
 
 def softmaxes(kind: str) -> onnx.ModelProto:
-    """Of rows."""
+    """Return a model of Softmax over rows."""
     net = _Net(kind)
     for shape in ROWS:
         net.plain_output(net.add("Softmax", net.input(shape), axis=-1), *_PROBABILITIES[kind])
@@ -350,7 +351,7 @@ _PROBABILITIES = {"int8": (1 / 256, -128), "int16": (1 / 32768, 0)}
 
 
 def transposed_convolutions(kind: str) -> onnx.ModelProto:
-    """Unpadded, and so that the size grows by the stride."""
+    """Return a model of transposed convolutions: unpadded, and padded so that the size grows by the stride."""
     net = _Net(kind)
     for (h, w, c, out, k, stride), auto in product(TRANSPOSED, ("VALID", "SAME_UPPER")):
         weights = net.weights(c, out, k, k, axis=1)
@@ -360,7 +361,7 @@ def transposed_convolutions(kind: str) -> onnx.ModelProto:
 
 
 def one_channel() -> onnx.ModelProto:
-    """Convolutions to one channel, transposed or not."""
+    """Return a model of convolutions and transposed convolutions with one output channel."""
     net = _Net("int8")
     for h, w, c, k, stride in ONE_CHANNEL:
         x, pads = net.input((1, c, h, w)), [(k - 1) // 2] * 4
@@ -382,18 +383,18 @@ CODED, ROOM = 15, 2**22
 
 
 def models(kind: str) -> list[onnx.ModelProto]:
-    """All models of layers with activations of that type."""
+    """Return all models for activations of a type."""
     return [make(kind) for make in (convolutions, dense_layers, products, transposed_convolutions, transpositions)]
 
 
 def library_models(kind: str) -> list[onnx.ModelProto]:
-    """All models of layers that a library may have kernels for."""
+    """Return all models of layers that a library may have kernels for."""
     more = (sums_and_products, pools, softmaxes)
     return [*models(kind), convolutions(kind, LIBRARY_CONVS), *(make(kind) for make in more)]
 
 
 def roomy(name: str) -> Board:
-    """The board, but with memory for many layers at once: costs are those of its CPU."""
+    """Return the board with memory for many layers at once; costs depend on its CPU only."""
     board = load_board(name)
     return replace(
         board, memories=tuple(replace(m, size=0x800_0000, origin=i * 0x1000_0000) for i, m in enumerate(board.memories))
@@ -408,7 +409,7 @@ instructions count.
 
 @dataclass(frozen=True)
 class Observation:
-    """A layer that a kernel computed."""
+    """A measured layer: its cost terms and what it took."""
 
     terms: tuple[int, ...]
     instructions: int
@@ -418,7 +419,7 @@ class Observation:
 
 @dataclass
 class Measured:
-    """What is known of a kernel: layers by the ways that it took."""
+    """The measurements of a kernel: layers by variant, and the code of its functions."""
 
     layers: dict[str, list[Observation]] = field(default_factory=lambda: defaultdict(list))
     code: list[Code] = field(default_factory=list)
@@ -434,7 +435,7 @@ Found = dict[str, tuple[list[tuple[str, Observation]], list[Code]]]
 
 
 def observe(model: bytes, board_name: str, kernel: str, code_only: bool = False) -> Found:
-    """The layers that one of our kernels computes on a board."""
+    """Measure the layers that one of our kernels computes on a board."""
     is_short = any(SHORT_LOOPS in k.needs for k in declared_kernels() if k.name == kernel)
     options = CompileOptions(name="costs", kernels=(kernel,), optimize="flash" if is_short else "balanced")
 
@@ -445,7 +446,7 @@ def observe(model: bytes, board_name: str, kernel: str, code_only: bool = False)
 
 
 def observe_decoding(board_name: str, code_only: bool = False) -> Found:
-    """Weights that are decoded before their layers, beside the same layers without that."""
+    """Measure the decompression of weights: the difference between layers with and without it."""
     board, model = roomy(board_name), convolutions("int8", DECODED, CODED)
     board = replace(board, cflags=(*board.cflags, "-fno-inline-functions-called-once"))  # all functions have a symbol
     options = CompileOptions(name="costs", optimize="flash")
@@ -468,7 +469,7 @@ def observe_decoding(board_name: str, code_only: bool = False) -> Found:
 
 
 def observe_own(model: bytes, board_name: str) -> Found:
-    """The layers that a library could compute, and that are computed by the only kernel of their operator."""
+    """Measure the layers that a library could compute, and whose operator has only one kernel of ours."""
 
     def alone(compiled: CompiledModel, node: Node) -> list[Kernel]:
         features = compiled.board.features
@@ -479,7 +480,7 @@ def observe_own(model: bytes, board_name: str) -> Found:
 
 
 def observe_library(model: bytes, board_name: str, library: LibraryFiles) -> Found:
-    """The layers that a library computes."""
+    """Measure the layers that a library computes."""
     options = CompileOptions(name="costs", family=CMSIS_NN, library=library)
     return _observed(model, board_name, options, lambda _, node: list(library_kernels_of(node, CMSIS_NN)))
 
@@ -491,7 +492,7 @@ def _observed(
     kernels: Callable[[CompiledModel, Node], list[Kernel]],
     code_only: bool = False,
 ) -> Found:
-    """The layers that are computed by one of the `kernels` of their node; `code_only`: nothing is run."""
+    """Measure the layers that are computed by one of the `kernels` of their node; with `code_only`, run nothing."""
     board = roomy(board_name)
     board = replace(board, cflags=(*board.cflags, "-fno-inline-functions-called-once"))  # all functions have a symbol
     compiled = compile_model(onnx.load_from_string(model), board, options)
@@ -527,7 +528,7 @@ def _observed(
 
 
 def _code_of(compiled: CompiledModel, kernel: str, folder: Path) -> list[Code]:
-    """Of each call of a kernel."""
+    """Return the code of the functions that a kernel's calls use."""
     elf, library = folder / "model.elf", _library_bytes(compiled, kernel, folder)
     sizes, calls = dict(_functions(elf)), _calls(compiled.board, elf)
     is_own = re.compile(rf"{kernel}(_|\.|$)").match
@@ -541,7 +542,7 @@ def _code_of(compiled: CompiledModel, kernel: str, folder: Path) -> list[Code]:
 
 
 def _reached(function: str, calls: Mapping[str, Sequence[str]]) -> set[str]:
-    """It, and all that it calls."""
+    """Return a function and all functions that it calls, directly or not."""
     found, left = {function}, [function]
     while left:
         new = set(calls.get(left.pop(), ())) - found
@@ -551,7 +552,7 @@ def _reached(function: str, calls: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _calls(board: Board, elf: Path) -> dict[str, list[str]]:
-    """By function, those that its instructions name, as often as they do, or whose addresses lie behind them."""
+    """Return the functions that each function calls, or whose addresses it loads, as often as it does."""
     tool = find_machine(board).toolchain.objdump
     text = subprocess.run([tool, "-d", str(elf)], capture_output=True, text=True, check=True).stdout
     places = {int(place, 16): name for place, name in re.findall(r"^([0-9a-f]+) <(\S+)>:$", text, re.M)}
@@ -568,7 +569,7 @@ def _calls(board: Board, elf: Path) -> dict[str, list[str]]:
 
 
 def _library_bytes(compiled: CompiledModel, kernel: str, folder: Path) -> int:
-    """Bytes that the library's functions take which a kernel calls, and what those call of the library."""
+    """Return the bytes of the library's functions that a kernel needs."""
     if compiled.options.library is None:
         return 0
     text = compiled.bundle.files[f"{compiled.bundle.name}_kernels.h"]
@@ -584,38 +585,31 @@ def _library_bytes(compiled: CompiledModel, kernel: str, folder: Path) -> int:
 
 
 def _selectable(node: Node, features: frozenset[str]) -> list[str]:
-    """Names of our kernels between which there is a choice."""
+    """Return the names of our kernels that are alternatives for a node."""
     return [k.name for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
 
 
 def random_inputs(compiled: CompiledModel) -> dict[str, Array]:
-    """Of a model's inputs: all codes, or standard normal numbers."""
+    """Return a random sample: integers of the whole range, or standard normal numbers."""
     rng = np.random.default_rng(1)
-    return {p.name: _random(rng, p.shape, p.dtype) for p in compiled.bundle.inputs}
-
-
-def _random(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array:
-    if np.dtype(dtype).kind == "f":
-        return rng.standard_normal(shape).astype(dtype)
-    limits = np.iinfo(dtype)
-    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return {p.name: random_array(rng, p.shape, p.dtype) for p in compiled.bundle.inputs}
 
 
 def _functions(elf: Path) -> Iterator[tuple[str, int]]:
-    """Names and bytes."""
+    """Yield the names and bytes of all functions of a program."""
     with elf.open("rb") as file:
         for symbol in ELFFile(file).get_section_by_name(".symtab").iter_symbols():
             if symbol["st_info"]["type"] == "STT_FUNC":
                 yield symbol.name, int(symbol["st_size"])
 
 
-def fitted(layers: Sequence[Observation]) -> tuple[dict[str, float], float]:
-    """Instructions by term, and the largest relative error."""
+def fit_instructions(layers: Sequence[Observation]) -> tuple[dict[str, float], float]:
+    """Return the instructions per cost term, and the largest relative error of the fit."""
     return _fit([o.terms for o in layers], [o.instructions for o in layers])
 
 
-def fitted_cycles(layers: Sequence[Observation]) -> tuple[dict[str, float], float] | None:
-    """The same of cycles; None where they are unknown."""
+def fit_cycles(layers: Sequence[Observation]) -> tuple[dict[str, float], float] | None:
+    """Return the cycles per cost term, and the largest relative error; None if cycles are unknown."""
     cycles = [o.cycles for o in layers if o.cycles is not None]
     return _fit([o.terms for o in layers], cycles) if len(cycles) == len(layers) else None
 
@@ -632,21 +626,21 @@ def _fit(each: Sequence[tuple[int, ...]], found_counts: Sequence[int]) -> tuple[
 
 
 def kernels_that_fit(model: onnx.ModelProto, board_name: str) -> list[str]:
-    """Names of our kernels that could compute some layer of a model."""
+    """Return the names of our kernels that could compute some layer of a model."""
     graph = import_model(load(model).proto, "costs")
     optimize(graph)
     features = load_board(board_name).features | {SHORT_LOOPS}
     return sorted({name for node in graph.nodes for name in _selectable(node, features)})
 
 
-def declared(features: frozenset[str], only: str = "") -> list[Kernel]:
-    """Our kernels that may be chosen on a CPU and whose names contain `only`."""
+def measurable_kernels(features: frozenset[str], only: str = "") -> list[Kernel]:
+    """Return our kernels that may be chosen on a CPU and whose names contain `only`."""
     chosen = (k for k in declared_kernels() if k.emit and not k.library and only in k.name)
     return [k for k in chosen if k.needs <= features | {SHORT_LOOPS} and not k.lacks & features]
 
 
-def takers(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel, onnx.ModelProto]]:
-    """The models of which some layer takes a kernel; the kernel's own example where there is none."""
+def models_of_kernels(kernels: Sequence[Kernel], board_name: str) -> Iterator[tuple[Kernel, onnx.ModelProto]]:
+    """Yield each kernel with the models in which it fits a layer; with its own example if there are none."""
     fitting = _fitting([model for kind in KINDS for model in models(kind)], board_name)
     others = [
         _fitting(made, board_name) for made in ([one_channel()], four_bit_layers(), two_bit_layers(), nine_bit_layers())
@@ -673,15 +667,18 @@ def measure(
     all_own: bool,
     code_only: bool,
 ) -> dict[str, Measured]:
-    """Kernels on a board whose names contain `only`; of our own, `all_own` or those that stand against a library."""
-    own = declared(roomy(board_name).features, only) if all_own else []
+    """Measure the kernels on a board whose names contain `only`.
+
+    Of our own kernels, these are all if `all_own` is set, else those that are alternatives to a library's.
+    """
+    own = measurable_kernels(roomy(board_name).features, only) if all_own else []
     jobs = [
         (
             f"{board_name} {kernel.name}",
             False,
             pool.submit(observe, model.SerializeToString(), board_name, kernel.name, code_only),
         )
-        for kernel, model in takers(own, board_name)
+        for kernel, model in models_of_kernels(own, board_name)
     ]
     for model in [model for kind in ("int8", "int16") if library for model in library_models(kind)]:
         data = model.SerializeToString()
@@ -708,10 +705,8 @@ def measure(
     return found
 
 
-def write(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -> None:
-    """Renews the table of a CPU, by its cores, of which instructions are the first one's; kernels that were not
-    measured stay as they are.
-    """
+def write_costs(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -> None:
+    """Update the table of a CPU; instructions are those of its first core. Other kernels keep their entries."""
     found = next(iter(by_core.values()))
     path = COSTS / f"{cpu}.json"
     table = json.loads(path.read_text("utf-8")) if path.is_file() else {}
@@ -719,7 +714,7 @@ def write(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -
     for kernel, measured in found.items():
         ways = {}
         for way, layers in sorted(measured.layers.items()):
-            per, error = fitted(layers)
+            per, error = fit_instructions(layers)
             is_good = error <= MAX_FIT_ERROR or not measured.is_compared
             ways |= {way: per} if is_good else {}
             told = f"{len(layers)} layers, error {error:.0%}{'' if is_good else ', too large'}, {per}"
@@ -737,7 +732,7 @@ def write(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -
 
 
 def write_code(cpu: str, found: dict[str, Measured], console: Console) -> None:
-    """Renews the bytes of code in the table of a CPU, of kernels whose instructions are known."""
+    """Update the bytes of code in the table of a CPU, for kernels whose instructions are known."""
     path = COSTS / f"{cpu}.json"
     table = json.loads(path.read_text("utf-8"))
     kernels = table["kernels"]
@@ -750,7 +745,7 @@ def write_code(cpu: str, found: dict[str, Measured], console: Console) -> None:
 
 
 def _as_stored(codes: Sequence[Code]) -> dict[str, int]:
-    """What most layers' functions take."""
+    """Return the medians of a kernel's own and shared bytes, as the table stores them."""
     own, shared = (round(float(np.median(each))) for each in zip(*codes, strict=True)) if codes else (0, 0)
     return {"code": own} | ({"shared": shared} if shared else {})
 
@@ -758,11 +753,11 @@ def _as_stored(codes: Sequence[Code]) -> dict[str, int]:
 def cycles_of(
     kernel: str, by_core: dict[str, dict[str, Measured]], ways: Collection[str], console: Console
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Of the ways whose instructions are known, cycles by core, way and term."""
+    """Return cycles by core, variant and cost term, for the variants whose instructions are known."""
     cycles: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for core, found in by_core.items():
         for way, layers in sorted(found[kernel].layers.items() if kernel in found else ()):
-            fit = fitted_cycles(layers) if way in ways else None
+            fit = fit_cycles(layers) if way in ways else None
             if fit is None:
                 continue
             is_good = fit[1] <= MAX_FIT_ERROR
@@ -783,7 +778,7 @@ def main(
     cmsis_nn_include: Annotated[Path | None, find_option("cmsis-nn-include", "report").info] = None,
     cmsis_nn_lib: Annotated[Path | None, find_option("cmsis-nn-lib", "report").info] = None,
 ) -> None:
-    """Measures and writes the tables."""
+    """Measure the kernels and write the tables of the CPUs."""
     console = Console(stderr=True, width=200)
     unknown = sorted(set(cpu or []) - set(BOARDS))
     if unknown:
@@ -800,7 +795,7 @@ def main(
             if code_only:
                 write_code(name, next(iter(measured.values())), console)
             else:
-                write(name, measured, console)
+                write_costs(name, measured, console)
 
 
 if __name__ == "__main__":

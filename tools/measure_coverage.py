@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from markers import replace_between_markers
+from markers import rewrite_passage
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "reference" / "figures" / "tests.md"
@@ -156,7 +156,7 @@ def main() -> None:
     text = "\n\n".join([python_table(BUILD / "python.json"), kernel_table(kernels), measured])
     print("\n".join([text, *failed(said)]))
     if options.write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "coverage", text))
+        rewrite_passage(DOCUMENT, "coverage", text)
 
 
 if __name__ == "__main__":

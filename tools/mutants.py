@@ -32,7 +32,7 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-from markers import replace_between_markers
+from markers import rewrite_passage
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,7 +190,7 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[Callable[[], None]]:
 
 
 class _Simplified(ast.NodeTransformer):
-    """Puts a condition in the place of an `and` or `or` of which nothing else is left."""
+    """A transformer that replaces an `and` or `or` with one operand by the operand."""
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         self.generic_visit(node)
@@ -232,7 +232,7 @@ class Reached:
 
 
 class Tracer:
-    """Records which lines of a folder run."""
+    """A context manager that records which lines of a folder run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = f"{folder}{os.sep}"
@@ -291,7 +291,7 @@ def in_fork(work: Callable[[], Any], seconds: float = math.inf, *, is_quiet: boo
 
 
 class Trial:
-    """A run of pytest that collects the tests of a room once, and shows them mutants."""
+    """A pytest plug-in that collects the tests of a room once, and runs them on each mutant."""
 
     def __init__(self, room: str, mutants: Sequence[Mutant], seconds: float, known: Path | None) -> None:
         self.folder = ROOT / "mcugen" / room
@@ -399,7 +399,7 @@ def function_code(mutant: Mutant, before: CodeType) -> CodeType:
 
 
 class _InPlace(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports the mutant in its module's place."""
+    """An importer that imports the mutant in its module's place."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.mutant = mutant
@@ -484,7 +484,7 @@ def main() -> None:
     text = _table(results, options.seed)
     print(text)
     if options.write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "mutants", text))
+        rewrite_passage(DOCUMENT, "mutants", text)
 
 
 def _table(results: Mapping[str, Sequence[str]], seed: int) -> str:

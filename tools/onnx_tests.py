@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import typer
 from bundle_batch import combine, run_or_blame
-from markers import replace_between_markers
+from markers import rewrite_passage
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
@@ -69,7 +69,7 @@ _ALIEN_DOMAINS = {"ai.onnx.training": "training"}
 
 @dataclass(frozen=True)
 class Case:
-    """One official test: a model with inputs and expected outputs by name."""
+    """An official test: a model with inputs and expected outputs by name."""
 
     name: str
     kind: str
@@ -81,13 +81,13 @@ class Case:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The operator types of its nodes."""
+        """Return the operator types of the model's nodes."""
         return tuple(dict.fromkeys(n.op_type for n in self.model.graph.node))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a test: passed, failed or out of scope; why; which inputs were fixed at compile time."""
+    """The result of a test: passed, failed or out of scope, the reason, and the inputs fixed at compile time."""
 
     name: str
     kind: str
@@ -101,7 +101,7 @@ class Outcome:
 
 
 def cases(kinds: Iterable[str] = KINDS, pattern: str = "") -> Iterator[Case | Outcome]:
-    """The official tests whose name matches `pattern`; those out of scope as outcomes."""
+    """Yield the official tests whose name matches `pattern`; tests that are out of scope as outcomes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tests = [(kind, test) for kind in kinds for test in load_model_tests(kind=kind)]
@@ -110,7 +110,7 @@ def cases(kinds: Iterable[str] = KINDS, pattern: str = "") -> Iterator[Case | Ou
             continue
         model = test.model or onnx.load(Path(test.model_dir) / "model.onnx")
         operators = tuple(dict.fromkeys(n.op_type for n in model.graph.node))
-        reason = alien(model) or ("random numbers" if _drops_at_random(test, model) else "")
+        reason = out_of_scope_reason(model) or ("random numbers" if _drops_at_random(test, model) else "")
         if reason:
             yield Outcome(test.name, kind, operators, "out of scope", reason)
             continue
@@ -127,7 +127,7 @@ def cases(kinds: Iterable[str] = KINDS, pattern: str = "") -> Iterator[Case | Ou
 
 
 def _drops_at_random(test: TestCase, model: onnx.ModelProto) -> bool:
-    """Whether a Dropout is told to train, at a rate other than 0."""
+    """Return whether a Dropout runs in training mode with a rate other than 0."""
     (node, *_), inputs = model.graph.node, (test.data_sets or [([], [])])[0][0]
     training = node.op_type == "Dropout" and len(inputs) == 3 and bool(inputs[2])
     return training and float(inputs[1]) > 0
@@ -150,8 +150,8 @@ def _stored_data(folder: Path, model: onnx.ModelProto) -> tuple[list[np.ndarray]
     return load("input", len(model.graph.input)), load("output", len(model.graph.output))
 
 
-def alien(model: onnx.ModelProto) -> str:
-    """Why a model is none for a microcontroller; "" if it may be one."""
+def out_of_scope_reason(model: onnx.ModelProto) -> str:
+    """Return why a model is out of scope for a microcontroller; "" if it is not."""
     for node in model.graph.node:
         if node.domain in _ALIEN_DOMAINS:
             return _ALIEN_DOMAINS[node.domain]
@@ -182,14 +182,14 @@ class Compiled:
     bound: tuple[str, ...]
 
     def sample(self) -> dict[str, np.ndarray]:
-        """The inputs that are left to the run."""
+        """Return the inputs that were not fixed at compile time."""
         return {
             e.name: self.case.inputs[e.name].astype(e.dtype.numpy).reshape(e.shape) for e in self.model.program.inputs
         }
 
 
 def compile_case(case: Case, number: int, board: str = "host", optimize: str = "balanced") -> Compiled | Outcome:
-    """Compiles a test for a board."""
+    """Compile a test for a board."""
     model = _with_known_shapes(case)
     try:
         return Compiled(case, *compile_binding(model, case.inputs, f"m{number}", board=board, optimize=optimize))
@@ -207,7 +207,10 @@ def compile_binding(
     board: str = "host",
     optimize: str = "balanced",
 ) -> tuple[CompiledModel, tuple[str, ...]]:
-    """Compiles a model, fixing the inputs `first`, then those that must be known, until none is asked for."""
+    """Compile a model, and fix inputs at compile time until the compiler asks for no more.
+
+    The inputs in `first` are fixed in any case.
+    """
     bound = list(first)
     while True:
         options = CompileOptions(name=name, optimize=optimize, bound={n: inputs[n] for n in bound})
@@ -222,13 +225,13 @@ def compile_binding(
 
 
 def outcome(case: Case, reason: str, bound: Sequence[str] = ()) -> Outcome:
-    """A failure with its reason, or a pass."""
+    """Return the outcome of a test: failed with a reason, or passed without."""
     text = " ".join(reason.split())
     return Outcome(case.name, case.kind, case.operators, "failed" if text else "passed", text, tuple(bound))
 
 
 def _with_known_shapes(case: Case) -> onnx.ModelProto:
-    """The model with the test's input and output shapes in place of symbols."""
+    """Return the model with the test's input and output shapes in place of symbols."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     for values, arrays in ((model.graph.input, case.inputs), (model.graph.output, case.outputs)):
@@ -246,7 +249,7 @@ def _with_known_shapes(case: Case) -> onnx.ModelProto:
 
 
 def run_together(compiled: Sequence[Compiled], board: str = "host") -> list[Outcome]:
-    """Builds and runs compiled tests as one program; if that fails, each is told that is at fault."""
+    """Build and run compiled tests as one program; if that fails, find the tests at fault."""
     return run_or_blame(
         compiled,
         lambda some: _run(some, board),
@@ -265,7 +268,7 @@ def _run(compiled: Sequence[Compiled], board: str) -> list[Outcome]:
 
 
 def difference(case: Case, found: dict[str, np.ndarray]) -> str:
-    """How the outputs differ from the expected ones; "" if they agree within the test's tolerance."""
+    """Return how outputs differ from the expected ones; "" if they agree within the test's tolerance."""
     for name, wanted in case.outputs.items():
         got = found[name]
         if got.shape != wanted.shape:
@@ -292,7 +295,7 @@ def _wide(array: np.ndarray) -> np.ndarray:
 def run_suite(
     found: Sequence[Case | Outcome], board: str = "host", jobs: int = 2, quiet: bool = False
 ) -> list[Outcome]:
-    """The outcomes of all tests, in order of kind and name."""
+    """Run all tests; return their outcomes in order of kind and name."""
     todo = [c for c in found if isinstance(c, Case)]
     done = [c for c in found if isinstance(c, Outcome)]
     chunks = [(todo[i : i + BATCH], i, board) for i in range(0, len(todo), BATCH)]
@@ -315,7 +318,7 @@ def _run_chunk(chunk: tuple[list[Case], int, str]) -> list[Outcome]:
 
 
 def summary(outcomes: Sequence[Outcome], simulated: Mapping[str, Sequence[Outcome]]) -> str:
-    """The Markdown of docs/reference/onnx_coverage.md: outcomes on the host, and on boards of those that passed."""
+    """Return the text of docs/reference/onnx_coverage.md: outcomes on the host and, for passed tests, on boards."""
     lines = [
         f"onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}; `make onnx-tests`.",
         "",
@@ -385,7 +388,7 @@ def main(
     also: Annotated[list[str] | None, typer.Option(help="boards to run what passed on")] = None,
     write_docs: Annotated[Path | None, typer.Option(help="document whose table to rewrite")] = None,
 ) -> None:
-    """Runs the tests and prints failures, or the whole table."""
+    """Run the tests and print the failures; write the document on request."""
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     found = list(cases(KINDS, pattern))
     outcomes = run_suite(found, board, jobs)
@@ -395,8 +398,7 @@ def main(
     for name, results in simulated.items():
         _print(name, results)
     if write_docs:
-        text = replace_between_markers(write_docs.read_text(), "coverage", summary(outcomes, simulated))
-        write_docs.write_text(text)
+        rewrite_passage(write_docs, "coverage", summary(outcomes, simulated))
 
 
 def _print(board: str, outcomes: Sequence[Outcome]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmark.subjects import DIGITS, INT8_MODELS
-from markers import markdown_table, replace_between_markers
+from markers import markdown_table, rewrite_passage
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.board import Board, load_board
@@ -17,26 +17,28 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "reference" / "figures
 HEADINGS = ("", "instructions: as ever", "twins", "plain", "code: as ever", "twins", "plain", "arena: as ever", "plain")
 
 
-def twins(board: Board) -> Board:
-    """The board with the C of its own kernels, which reads what their assembly does."""
+def with_portable_twins(board: Board) -> Board:
+    """Return the board with the portable C twins of its kernels in place of assembly."""
     return replace(board, cflags=(*board.cflags, "-DMCUGEN_PLAIN_C"))
 
 
-def plain(board: Board) -> Board:
-    """The board with kernels that were written for C, as the board file of docs/how-to/firmware.md has it."""
-    return replace(twins(board), features=frozenset())
+def with_portable_kernels(board: Board) -> Board:
+    """Return the board with portable kernels only, as the board file of docs/how-to/firmware.md has it."""
+    return replace(with_portable_twins(board), features=frozenset())
 
 
 def main() -> None:
-    """Measures, and writes the table."""
-    rows = [HEADINGS, *(measured(path) for path in INT8_MODELS if path.parent != DIGITS)]
-    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "plain", markdown_table(rows, 1)))
+    """Measure the models and write the table."""
+    rows = [HEADINGS, *(table_row(path) for path in INT8_MODELS if path.parent != DIGITS)]
+    rewrite_passage(DOCUMENT, "plain", markdown_table(rows, 1))
 
 
-def measured(path: Path) -> tuple[str, ...]:
-    """A row of the table."""
+def table_row(path: Path) -> tuple[str, ...]:
+    """Return the table row of a model."""
     board = load_board("nrf52840")
-    own, of_twins, of_plain = (_report(path, target) for target in (board, twins(board), plain(board)))
+    own, of_twins, of_plain = (
+        _report(path, target) for target in (board, with_portable_twins(board), with_portable_kernels(board))
+    )
     count = own.instructions or 0
     times = [f"{report.instructions:,} ({(report.instructions or 0) / count:.1f}x)" for report in (of_twins, of_plain)]
     code = [f"{report.flash.code:,}" for report in (own, of_twins, of_plain)]

@@ -3,7 +3,7 @@
 
 Writes the tables of docs/reference/figures/quantization.md (`make quant-study`). Models without data of their own get
 standard normal inputs, other ones for calibration than for evaluation. What was computed is kept, so that a run that
-was interrupted goes on (`remembering`).
+was interrupted goes on (`cached_results`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Annotated, Any
 import numpy as np
 import onnx
 import typer
-from markers import markdown_table, replace_between_markers
+from benchmark.subjects import roomy
+from markers import markdown_table, rewrite_passage
 from rich.console import Console
-from zoo import roomy
 
 from mcugen.core.board import load_board
 from mcugen.core.cache import Store, cache_folder, code_digest
@@ -45,7 +45,7 @@ Sample = dict[str, Array]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and its data set; `pixel_scale` makes its float input of raw pixels."""
+    """A float model and its data set; `pixel_scale` converts raw pixels to the model's input."""
 
     model: str
     data: str = ""
@@ -53,7 +53,7 @@ class Subject:
 
     @property
     def path(self) -> Path:
-        """The float model."""
+        """Return the path of the float model."""
         return SHARED / "models" / f"{self.model}.onnx"
 
 
@@ -90,12 +90,12 @@ NORMAL_CALIBRATION, NORMAL_EVALUATION = 100, 200
 
 
 def options(subject: Subject) -> CompileOptions:
-    """Symbolic dimensions are 1."""
+    """Return the compile options, with symbolic dimensions set to 1."""
     return CompileOptions(dims={"batch": 1} if "dynbatch" in subject.model else {})
 
 
 def samples(subject: Subject, split: str) -> Samples:
-    """The model's inputs in one split."""
+    """Return the samples of a split, "calib" or "eval"; random ones for models without data."""
     fused = import_float_model(load(subject.path), options(subject), Scheme())
     if subject.data:
         path = SHARED / "data" / f"{subject.data}_{split}.npz"
@@ -110,7 +110,7 @@ def samples(subject: Subject, split: str) -> Samples:
 
 
 def quantized(subject: Subject, scheme: Scheme, calibration: Sequence[Sample]) -> Quantization:
-    """By all calibration samples."""
+    """Return the model quantized with all calibration samples."""
     source = load(subject.path)
     return create_quantizer(
         source, import_float_model(source, options(subject), scheme), scheme, calibration
@@ -119,7 +119,7 @@ def quantized(subject: Subject, scheme: Scheme, calibration: Sequence[Sample]) -
 
 @dataclass(frozen=True)
 class Figures:
-    """Of outputs against the float model's: SQNR of all outputs together (dB), and accuracy (None without labels)."""
+    """SQNR of all outputs together against the float model's (dB), and accuracy (None without labels)."""
 
     sqnr: float
     accuracy: float | None
@@ -127,7 +127,7 @@ class Figures:
 
     @staticmethod
     def of(found: Sequence[Sample], exact: Sequence[Sample], labels: Array | None) -> Figures:
-        """The class is the largest entry of the first output."""
+        """Compare outputs with the float model's. The class is the largest entry of the first output."""
         names = list(exact[0])
         wanted, got = (
             np.concatenate([o[n].reshape(-1) for o in outs for n in names]).astype(float) for outs in (exact, found)
@@ -146,8 +146,8 @@ Remembered = Callable[[str, Callable[[], Any]], Any]
 """What a function gave for a name, the last time that this code ran it."""
 
 
-def remembering(study: str, *files: str) -> Remembered:
-    """For a study whose figures follow from mcugen's code and from these files."""
+def cached_results(study: str, *files: str) -> Remembered:
+    """Return a function that caches results of a study, keyed by mcugen's code, `files` and a name."""
     store, causes = Store(cache_folder() / study), [code_digest(), *(Path(f).read_text("utf-8") for f in files)]
 
     def remembered(name: str, make: Callable[[], Any]) -> Any:
@@ -163,7 +163,7 @@ def remembering(study: str, *files: str) -> Remembered:
 
 
 def techniques(subjects: Sequence[Subject], remembered: Remembered) -> str:
-    """A row a model, a column a variant; figures by ONNX Runtime on the whole evaluation split."""
+    """Return a table of quantization techniques by model, evaluated by ONNX Runtime on all evaluation samples."""
     rows = [["model", "float32", *(name for name, _ in VARIANTS)]]
     rows += [remembered(f"techniques {s.model}", partial(_variants, s)) for s in subjects]
     return markdown_table(list(map(list, zip(*rows, strict=True))))
@@ -186,7 +186,7 @@ FOUR_BIT_GROUP_SIZES = ("mnist_cntk", "ds_cnn_kws_f32", "resnet8_cifar10_f32", "
 
 
 def few_bits(subjects: Sequence[Subject], remembered: Remembered) -> str:
-    """Weights of 4 bits beside those of 8: outputs by ONNX Runtime on the evaluation split, the code on a Cortex-M4."""
+    """Return a table of 4-bit and 8-bit weights: outputs by ONNX Runtime, and the code on a Cortex-M4."""
     rows = [["model", "float32", "precision", "outputs", "agree with float32", "bytes of weights", "`--optimize`",
              "flash on nrf52840", "instructions"]]  # fmt: skip
     for subject in (s for s in subjects if s.model in FOUR_BIT_GROUP_SIZES):
@@ -216,7 +216,7 @@ def _by_goals(subject: Subject, name: str, scheme: Scheme) -> list[list[str]]:
 
 
 def _classes(outputs: Sequence[Sample]) -> Array:
-    """The largest entry of the first output."""
+    """Return the index of the largest entry of the first output, for each sample."""
     name = next(iter(outputs[0]))
     return np.array([int(o[name].argmax()) for o in outputs])
 
@@ -226,7 +226,7 @@ def _fixed(subject: Subject) -> onnx.ModelProto:
 
 
 def accuracy(subjects: Sequence[Subject], board: str, count: int, remembered: Remembered) -> str:
-    """A row a model: float32 and QDQ in ONNX Runtime, the host's C on all samples, QEMU on the first `count`."""
+    """Return a table of models in ONNX Runtime (float32 and QDQ), in C on the host, and under QEMU."""
     head = ["model", "samples", "float32", "QDQ, ONNX Runtime", "C on the host", f"C on {board}, QEMU", "samples there",
             "float32 on those", "C = QDQ", "most LSB apart"]  # fmt: skip
     each = (remembered(f"accuracy {s.model} {board} {count}", partial(_everywhere, s, board, count)) for s in subjects)
@@ -258,7 +258,7 @@ def _everywhere(subject: Subject, board: str, count: int) -> list[str]:
 
 
 def agreement(compiled: CompiledModel, found: Sequence[Sample], wanted: Sequence[Sample]) -> tuple[float, float]:
-    """Share of output numbers that equal the QDQ model's, and the largest difference in steps of the output."""
+    """Return the share of outputs that equal the QDQ model's, and the largest difference in output steps."""
     same, apart = [], 0.0
     quantization = compiled.quantization
     assert quantization is not None
@@ -283,8 +283,8 @@ def main(
         bool, typer.Option("--write-docs", help="rewrite docs/reference/figures/quantization.md")
     ] = False,
 ) -> None:
-    """Prints (or writes) the tables, or one of them."""
-    subjects, remembered = [s for s in SUBJECTS if only in s.model], remembering("quant-study", __file__)
+    """Print the tables, or one of them, and write them to the document on request."""
+    subjects, remembered = [s for s in SUBJECTS if only in s.model], cached_results("quant-study", __file__)
     tables: dict[str, Callable[[], str]] = {
         "accuracy": lambda: accuracy(subjects, board, count, remembered),
         "techniques": lambda: techniques(subjects, remembered),
@@ -294,7 +294,7 @@ def main(
         table = tables[name]()
         print(f"{name}\n{table}\n")
         if write_docs:
-            DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), name, table))
+            rewrite_passage(DOCUMENT, name, table)
 
 
 if __name__ == "__main__":

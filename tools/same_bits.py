@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from benchmark.subjects import roomy
 from flip_constants import models
-from markers import markdown_table, replace_between_markers
-from zoo import roomy
+from markers import markdown_table, rewrite_passage
 
 from mcugen import CompileOptions, McugenError, compile_model, load_board
 from mcugen.core.board import Board
@@ -66,7 +66,7 @@ _SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Build:
-    """A compiler with its options, by the names that the table has."""
+    """A compiler with its options, and its names in the table."""
 
     compiler: str
     level: str
@@ -76,7 +76,7 @@ class Build:
 
 
 def builds(board: Board) -> Iterator[Build]:
-    """Every compiler for a board's CPU at every level; the first is gcc at -O2."""
+    """Yield every compiler for a board's CPU at every level; the first is gcc at -O2."""
     gcc = (f"{board.toolchain}-gcc", *_library(board)) if board.qemu else ("gcc",)
     for level in sorted(LEVELS, key=lambda level: level != "-O2"):
         yield Build("gcc", level, (*gcc, *board.cflags, *LEVELS[level], *STRICT))
@@ -90,7 +90,7 @@ def builds(board: Board) -> Iterator[Build]:
 
 
 def plain_builds() -> Iterator[Build]:
-    """Every compiler for this computer."""
+    """Yield every compiler for this computer."""
     for name, command in PLAIN.items():
         yield Build(name, "", (*command, *STANDARD_ONLY))
 
@@ -103,7 +103,11 @@ Outputs = Mapping[str, np.ndarray]
 
 
 def run(build: Build, compiled: CompiledModel, board: Board, sample: Outputs) -> Outputs:
-    """Outputs of the model as it was built for a board. McugenError tells what does not compile or run."""
+    """Return the outputs of the model built for a board.
+
+    Raises:
+        McugenError: The model does not compile or run.
+    """
     with tempfile.TemporaryDirectory(prefix="mcugen-bits-") as name:
         folder = Path(name)
         image = build_by(build.command, compiled.bundle, board, folder, build.joins)
@@ -111,8 +115,8 @@ def run(build: Build, compiled: CompiledModel, board: Board, sample: Outputs) ->
         return execute(program, compiled.bundle, [sample], folder / "run", timeout=_SECONDS).outputs[0]
 
 
-def sample_of(compiled: CompiledModel) -> dict[str, np.ndarray]:
-    """Random inputs: codes of the whole range, reals around 0."""
+def random_sample(compiled: CompiledModel) -> dict[str, np.ndarray]:
+    """Return a random sample: int8 values for integer inputs, standard normal numbers for floats."""
     draw = np.random.default_rng(0)
     found = {}
     for port in compiled.bundle.inputs:
@@ -125,14 +129,14 @@ def sample_of(compiled: CompiledModel) -> dict[str, np.ndarray]:
     return found
 
 
-def equal(found: Outputs, expected: Outputs) -> bool:
-    """To the last bit."""
+def has_equal_bits(found: Outputs, expected: Outputs) -> bool:
+    """Return whether all outputs have the expected bits."""
     return all(found[name].tobytes() == array.astype(found[name].dtype).tobytes() for name, array in expected.items())
 
 
 def results(compiled: CompiledModel, board: Board, wanted: Sequence[Build]) -> Iterator[tuple[Build, str]]:
-    """For each build `equal`, `other bits`, or what went wrong."""
-    sample = sample_of(compiled)
+    """Yield for each build `equal`, `other bits`, or the error."""
+    sample = random_sample(compiled)
     codes = {name: array for name, array in compiled.interpret(sample).items() if array.dtype.kind != "f"}
     first: Outputs = {}
     for build in wanted:
@@ -142,7 +146,7 @@ def results(compiled: CompiledModel, board: Board, wanted: Sequence[Build]) -> I
             yield build, " ".join(str(error).split())[:300]
             continue
         first = first or found
-        yield build, "equal" if equal(found, {**first, **codes}) else "other bits"
+        yield build, "equal" if has_equal_bits(found, {**first, **codes}) else "other bits"
 
 
 # ------------------------------------------------------------------------------------------------- the sweep
@@ -150,7 +154,7 @@ def results(compiled: CompiledModel, board: Board, wanted: Sequence[Build]) -> I
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a build of a model for a board; a line of the file that keeps them."""
+    """The result of a build of a model for a board; a line of the file that keeps results."""
 
     model: str
     board: str
@@ -160,7 +164,7 @@ class Done:
 
     @classmethod
     def read(cls, line: str) -> Done:
-        """Of a line that `str` made."""
+        """Return the result that a line of the file describes."""
         return cls(*line.rstrip("\n").split("\t"))
 
     def __str__(self) -> str:
@@ -168,7 +172,7 @@ class Done:
 
 
 def sweep(path: Path, name: str, plain: bool, kept: Path) -> None:
-    """All builds of a model for a board, noted in `kept` when all are done, unless they are there."""
+    """Run all builds of a model for a board and append the results to `kept`, unless they are there."""
     mark = f"{name}, plain C" if plain else name
     if any(done.model == path.stem and done.board == mark for done in read(kept)):
         return
@@ -184,12 +188,12 @@ def sweep(path: Path, name: str, plain: bool, kept: Path) -> None:
 
 
 def read(kept: Path) -> list[Done]:
-    """What was done before."""
+    """Return the results in the file."""
     return [Done.read(line) for line in kept.read_text().splitlines()] if kept.exists() else []
 
 
 def table(done: Sequence[Done]) -> str:
-    """By board and compiler: how many builds at each level gave equal bits, of how many."""
+    """Return a table of how many builds gave equal bits, by board, compiler and level."""
     columns = sorted({(d.compiler, d.level) for d in done})
     rows = sorted({d.board for d in done})
     total = Counter((d.board, d.compiler, d.level) for d in done)
@@ -202,7 +206,7 @@ def table(done: Sequence[Done]) -> str:
 
 
 def main() -> None:
-    """Runs what is not done, and prints the table and what differs."""
+    """Run the missing builds; print the table and the differences."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="+", type=Path, help="models, or folders of them")
     parser.add_argument("--boards", default=",".join(BOARDS), help="names, between commas")
@@ -221,7 +225,7 @@ def main() -> None:
     print("\n".join(wrong))
     if given.write_docs:
         for name, text in zip(("compilers", "plain-compilers"), tables, strict=True):
-            DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), name, text))
+            rewrite_passage(DOCUMENT, name, text)
 
 
 if __name__ == "__main__":

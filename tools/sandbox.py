@@ -51,7 +51,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a command; `wrong` describes a violation, or is empty."""
+    """The result of a command; `wrong` describes a violation, or is empty."""
 
     name: str
     code: int

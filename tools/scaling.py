@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from markers import replace_between_markers
+from markers import rewrite_passage
 
 from mcugen.core.cache import Store
 from mcugen.core.options import CompileOptions
@@ -107,7 +107,7 @@ def main(
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
     print(text)
     if write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), "scaling", text))
+        rewrite_passage(DOCUMENT, "scaling", text)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ import numpy as np
 import onnx
 import ort_quantizer
 import typer
-from markers import between_markers, markdown_table, replace_between_markers
+from markers import between_markers, markdown_table, rewrite_passage
 from onnxruntime.quantization import CalibrationMethod, QuantType
-from quant_study import DOCUMENT, ROOT, Sample, console, remembering
+from quant_study import DOCUMENT, ROOT, Sample, cached_results, console
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import ConstraintError
@@ -68,7 +68,7 @@ FLOAT, NOTHING = "float", "none"
 
 @dataclass(frozen=True)
 class Result:
-    """What one quantizer reaches: the metric, the SQNR against the float network in dB, and the setting it took."""
+    """The result of one quantizer: the metric, the SQNR against the float network in dB, and its setting."""
 
     value: float
     sqnr_db: float
@@ -241,7 +241,7 @@ def main(
     logging.disable(logging.WARNING)
     tests, tools = ROOT / "tests" / "quantization", ROOT / "tools"
     sources = [tests / "task_networks.py", tests / "gradient_descent.py", tools / "ort_quantizer.py", tools / TFLITE]
-    kept = remembering("task-study", __file__, *map(str, sources))
+    kept = cached_results("task-study", __file__, *map(str, sources))
 
     def remembered(name: str, make: Callable[[], Result | None]) -> Result | None:
         found: Result | None = kept(name, lambda: (make(),))[0]  # None, too, is a result to keep
@@ -253,7 +253,7 @@ def main(
         console.print(" | ".join(table[-1]))
     print(markdown_table(table))
     if write_docs:
-        DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), MARKER, markdown_table(table)))
+        rewrite_passage(DOCUMENT, MARKER, markdown_table(table))
 
 
 if __name__ == "__main__":

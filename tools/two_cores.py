@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import typer
 import zoo
-from markers import between_markers, markdown_table, replace_between_markers
+from markers import between_markers, markdown_table, rewrite_passage
 
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
@@ -65,45 +65,47 @@ def main(
     models: Annotated[str, typer.Option(help="of the zoo's table, by commas: it keeps others")] = ",".join(ZOO),
     optimize: Annotated[str, typer.Option(help="of the zoo's table: another goal than balanced is told")] = GOALS[0],
 ) -> None:
-    """Measures, and writes the tables."""
+    """Measure the models and write the tables."""
     wanted, paths = tables.split(","), {title: MODELS / f"{name}.onnx" for title, name in NAMES.items()}
     if "measured" in wanted:
-        write("measured", HEADINGS, [measured(*each, board) for each in paths.items() for board in BOARDS])
+        write_table("measured", HEADINGS, [equal_cores_row(*each, board) for each in paths.items() for board in BOARDS])
     if "unlike" in wanted:
-        write("unlike", UNLIKE_HEADINGS, [joined(*each, board) for each in paths.items() for board in UNLIKE])
+        write_table(
+            "unlike", UNLIKE_HEADINGS, [unlike_cores_row(*each, board) for each in paths.items() for board in UNLIKE]
+        )
     if "paces" in wanted:
         for board in boards.split(","):
-            for key, found in zip(("first_paces", "paces"), paces(list(paths.values()), board), strict=True):
+            for key, found in zip(("first_paces", "paces"), kernel_paces(list(paths.values()), board), strict=True):
                 each = ", ".join(f"{kernel} = {pace:.2f}" for kernel, pace in found.items())
                 typer.echo(f"{board}: {key} = {{ {each} }}")
     if "zoo" in wanted:
         for name in models.split(","):
-            write("zoo", HEADINGS, kept_beside(of_zoo(name, boards.split(","), optimize)))
+            write_table("zoo", HEADINGS, merge_zoo_rows(zoo_rows(name, boards.split(","), optimize)))
 
 
-def write(marker: str, headings: tuple[str, ...], rows: Rows) -> None:
-    """A table of the document."""
+def write_table(marker: str, headings: tuple[str, ...], rows: Rows) -> None:
+    """Write a table of the document."""
     table = markdown_table([headings, *rows], 2)
-    DOCUMENT.write_text(replace_between_markers(DOCUMENT.read_text(), marker, table))
+    rewrite_passage(DOCUMENT, marker, table)
 
 
-def kept_beside(rows: Rows) -> Rows:
-    """These, and what the zoo's table has of other models and boards."""
+def merge_zoo_rows(rows: Rows) -> Rows:
+    """Return the rows together with the document's rows of other models and boards."""
     lines = between_markers(DOCUMENT.read_text(), "zoo").splitlines()[2:]
     known = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
     return sorted({row[:2]: row for row in (*known, *rows)}.values())
 
 
-def of_zoo(name: str, boards: list[str], goal: str) -> Rows:
-    """The rows of a model of the zoo, quantized."""
+def zoo_rows(name: str, boards: list[str], goal: str) -> Rows:
+    """Return the rows of a quantized model of the zoo."""
     path = next(folder / f"{name}.onnx" for folder in zoo.FOLDERS if (folder / f"{name}.onnx").is_file())
     model = zoo.quantized(path, boards[0])
     title = name if goal == GOALS[0] else f"{name}, {goal}"
-    return [measured(title, model, board, goal) for board in boards]
+    return [equal_cores_row(title, model, board, goal) for board in boards]
 
 
-def joined(title: str, model: Path, board: str) -> tuple[str, ...]:
-    """A row of the table of unlike cores: at best, the other one's pace allows what two such cores do together."""
+def unlike_cores_row(title: str, model: Path, board: str) -> tuple[str, ...]:
+    """Return a row of the table of unlike cores; "at best" follows from the pace of the second core."""
     one, two = (compile_model(model, board, CompileOptions("net", cores=n)) for n in (1, 2))
     alone, cores = measure_once(one).milliseconds_estimate, measure_once(two).two_cores
     if alone is None or cores is None:
@@ -114,9 +116,10 @@ def joined(title: str, model: Path, board: str) -> tuple[str, ...]:
     return (title, board, *time, f"{cores.pace / (1 + cores.pace):.3f}", f"{cores.pace:.2f}", waiting, f"{arena:.3f}")
 
 
-def paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
-    """By kernel of these models the time of an instruction on each core, by that of all on the first core; on the
-    second one in its portions.
+def kernel_paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
+    """Return the time of an instruction of each kernel, for each core, relative to the first core's average.
+
+    The second core is measured on its shards of layers.
     """
     cores = [defaultdict[str, list[float]](lambda: [0.0, 0.0]) for _ in range(2)]
     for model in models:
@@ -141,8 +144,8 @@ def paces(models: Sequence[Path], board: str) -> list[dict[str, float]]:
     return [{name: seconds / count / unit for name, (seconds, count) in each.items()} for each in long]
 
 
-def measured(title: str, model: Path | onnx.ModelProto, board: str, goal: str = GOALS[0]) -> tuple[str, ...]:
-    """A row of the table."""
+def equal_cores_row(title: str, model: Path | onnx.ModelProto, board: str, goal: str = GOALS[0]) -> tuple[str, ...]:
+    """Return a row of the table of equal cores."""
     one, two = (compile_model(model, board, CompileOptions("net", cores=n, optimize=goal)) for n in (1, 2))
     sample = {
         port.name: np.random.default_rng(0).integers(-128, 128, port.shape).astype(port.dtype)

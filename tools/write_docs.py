@@ -13,7 +13,7 @@ from pathlib import Path
 import tutorial
 from architecture import rooms, walk
 from lint_c import deviation_table
-from markers import replace_between_markers
+from markers import rewrite_passage
 from performance_summary import peers, summary
 
 from mcugen.cli.option_reference import option_reference
@@ -49,24 +49,19 @@ EVIDENCE = (
 
 
 def output(*arguments: str, folder: Path = ROOT) -> str:
-    """What a mcugen command prints on an 80-column terminal, lines stripped on the right."""
+    """Return the output of a mcugen command on an 80-column terminal, without trailing spaces."""
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
     done = subprocess.run([MCUGEN, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
 
 
 def in_folder(words: list[str], folder: Path) -> str:
-    """A command of the tutorial."""
+    """Return the output of a command of the tutorial."""
     return output(*words, folder=folder)
 
 
-def rewrite(path: Path, name: str, content: str) -> None:
-    """Puts `content` between the markers of a document."""
-    path.write_text(replace_between_markers(path.read_text(), name, content))
-
-
 def streaming() -> str:
-    """What the streaming example saves."""
+    """Return what the streaming example saves."""
     folder = ROOT / "examples" / "streaming"
     with tempfile.TemporaryDirectory() as scratch:
         stream = Path(scratch) / "stream.onnx"
@@ -82,25 +77,25 @@ def streaming() -> str:
 
 
 def main() -> None:
-    """All passages."""
-    rewrite(ROOT / "examples" / "streaming" / "README.md", "streaming", streaming())
+    """Rewrite all generated passages."""
+    rewrite_passage(ROOT / "examples" / "streaming" / "README.md", "streaming", streaming())
     demo = f"What `make demo` prints (`mcugen {' '.join(DEMO)}`):\n\n```\n{output(*DEMO)}\n```"
-    rewrite(ROOT / "docs" / "start" / "first_model.md", "demo", demo)
-    rewrite(ROOT / "docs" / "reference" / "operators.md", "operators", output("operators"))
-    rewrite(ROOT / "docs" / "reference" / "kernels.md", "declared", kernel_table())
-    rewrite(ROOT / "docs" / "reference" / "options.md", "options", option_reference())
-    rewrite(ROOT / "docs" / "how-to" / "export.md", "formats", format_table())
-    rewrite(ROOT / "docs" / "reference" / "misra.md", "deviations", deviation_table())
+    rewrite_passage(ROOT / "docs" / "start" / "first_model.md", "demo", demo)
+    rewrite_passage(ROOT / "docs" / "reference" / "operators.md", "operators", output("operators"))
+    rewrite_passage(ROOT / "docs" / "reference" / "kernels.md", "declared", kernel_table())
+    rewrite_passage(ROOT / "docs" / "reference" / "options.md", "options", option_reference())
+    rewrite_passage(ROOT / "docs" / "how-to" / "export.md", "formats", format_table())
+    rewrite_passage(ROOT / "docs" / "reference" / "misra.md", "deviations", deviation_table())
     for part, page in tutorial.PAGES.items():
         trained = tutorial.EXAMPLE / part if part in tutorial.COMMITTED else None
         page.write_text(tutorial.current(page.read_text(), trained, in_folder))
     output(*EVIDENCE)
     performance = ROOT / "docs" / "reference" / "figures" / "performance.md"
-    rewrite(performance, "summary", summary(performance.read_text()))
-    rewrite(ROOT / "README.md", "peers", peers(performance.read_text()))
+    rewrite_passage(performance, "summary", summary(performance.read_text()))
+    rewrite_passage(ROOT / "README.md", "peers", peers(performance.read_text()))
     (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
-    rewrite(ROOT / "ARCHITECTURE.md", "walk", walk())
-    rewrite(ROOT / "ARCHITECTURE.md", "rooms", rooms())
+    rewrite_passage(ROOT / "ARCHITECTURE.md", "walk", walk())
+    rewrite_passage(ROOT / "ARCHITECTURE.md", "rooms", rooms())
 
 
 if __name__ == "__main__":

@@ -28,15 +28,15 @@ import onnx
 import typer
 from benchmark.emx import EMX, emx_bundle
 from benchmark.measure import figures_of
-from benchmark.reasons import reasons
-from benchmark.subjects import FLOAT_TOLERANCE, largest_error, load_subject
+from benchmark.reasons import excess_reasons
+from benchmark.subjects import FLOAT_TOLERANCE, largest_error, load_subject, roomy
 from markers import replace_between_markers
 from rich.console import Console
 from rich.table import Table
 
 from mcugen.api.compilation import Compilation
 from mcugen.codegen.identifiers import identifier
-from mcugen.core.board import Board, load_board
+from mcugen.core.board import load_board
 from mcugen.core.cache import Store, cache_folder, code_digest
 from mcugen.core.errors import McugenError
 from mcugen.core.options import CompileOptions
@@ -72,9 +72,9 @@ STATES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What a model takes on a board; `failure` tells why nothing is known.
+    """The costs of a model on a board; `failure` is the reason if there are none.
 
-    `plain` and `besides`, what layers without multiply-accumulates take, are shares of the instructions.
+    `plain` is the share of instructions in portable kernels, `besides` that of layers without multiply-accumulates.
     """
 
     model: str
@@ -96,7 +96,7 @@ class Row:
     failure: str = ""
 
     def cells(self) -> list[str]:
-        """As a table has them."""
+        """Return the cells of the table."""
         if self.failure:
             return [self.model, self.precision, self.board, *[""] * (len(HEADINGS) - 4), self.failure]
         ratio = f"{self.instructions / self.macs:.2f}" if self.macs else ""
@@ -128,7 +128,7 @@ def main(
         bool, typer.Option("--write-docs", help="what was measured, in docs/reference/figures/zoo.md")
     ] = False,
 ) -> None:
-    """Instructions, arenas and what is left to plain C, of models that nobody tuned for."""
+    """Measure instructions, arenas and the share of portable C of models that nobody tuned for."""
     console = Console(width=None if sys.stdout.isatty() else 200)
     wanted = list(_wanted(models.split(","), boards.split(","), precisions.split(",")))
     found: dict[Task, list[Row]] = {}
@@ -149,17 +149,17 @@ def main(
 
 
 def _write(rows: Sequence[Row]) -> None:
-    """Into the document, row by row as they come: what ends early has done some of it."""
+    """Write rows to the document as they come, so that an interrupted run keeps its results."""
     text = DOCUMENT.read_text()
-    text = replace_between_markers(text, "zoo", updated(text, [row.cells() for row in rows], HEADINGS))
+    text = replace_between_markers(text, "zoo", merge_rows(text, [row.cells() for row in rows], HEADINGS))
     told = [[row.model, row.precision, row.board, row.why] for row in rows]
-    DOCUMENT.write_text(replace_between_markers(text, "why", updated(text, told, WHY)))
+    DOCUMENT.write_text(replace_between_markers(text, "why", merge_rows(text, told, WHY)))
 
 
-def updated(text: str, rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
-    """The table of a document with these rows in place of what it has of the same models, precisions and boards.
+def merge_rows(text: str, rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
+    """Return the document's table with these rows in place of those of the same model, precision and board.
 
-    Rows that tell nothing are left out.
+    Empty rows are left out.
     """
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     known = {tuple(cells[:3]): cells for cells in lines if len(cells) == len(headings)}
@@ -170,7 +170,7 @@ def updated(text: str, rows: Sequence[Sequence[str]], headings: Sequence[str]) -
 
 @dataclass(frozen=True)
 class Task:
-    """A model by its file's name, a precision, and boards: what is measured at a time."""
+    """A model by the name of its file, a precision, and the boards: the unit of measurement."""
 
     name: str
     precision: str
@@ -189,13 +189,13 @@ def _wanted(names: Sequence[str], boards: Sequence[str], precisions: Sequence[st
 
 
 def _files(tasks: Sequence[Task]) -> Mapping[str, Sequence[Path]]:
-    """Models and their samples by model: what goes along to the workers of a cluster."""
+    """Return the bytes of models and their samples by model, which are sent to the workers of a cluster."""
     names = {task.name for task in tasks}
     return {path.stem: (path, path.with_suffix(".io.npz")) for path in _paths() if path.stem in names}
 
 
 def _measured_of(files: Mapping[str, Sequence[Path]], task: Task) -> list[Row]:
-    """What a worker does: rows that the same code had of the same model are kept between runs."""
+    """Measure a task on a worker, unless its cache has the rows for the same code and model."""
     path, *_ = files[task.name]
     sources: list[str | bytes] = [
         code_digest(),
@@ -212,7 +212,7 @@ def _measured_of(files: Mapping[str, Sequence[Path]], task: Task) -> list[Row]:
 
 
 def _key(*causes: str | bytes) -> str:
-    """Of what follows from them."""
+    """Return the hash of the inputs of a result, its key in the cache."""
     parts = [cause if isinstance(cause, bytes) else cause.encode() for cause in causes]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
@@ -223,13 +223,13 @@ def _read(key: str) -> dict[str, Any] | None:
 
 
 def is_quantized(path: Path) -> bool:
-    """Whether a model comes so."""
+    """Return whether a model is already quantized."""
     model, _ = load_model(path)
     return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.node)
 
 
 def spread_samples(path: Path) -> dict[str, np.ndarray]:
-    """The recorded samples, again and again, with noise: arrays [SAMPLES, …] by the names of inputs."""
+    """Return SAMPLES samples by input name: the recorded ones, repeated with noise."""
     recorded, random = np.load(path.with_suffix(".io.npz")), np.random.default_rng(0)
     bound = BOUND.get(path.stem, {})
     found = {}
@@ -246,24 +246,24 @@ def _noisy(array: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return (array + random.normal(0, NOISE * array.std(), array.shape)).astype(array.dtype)
 
 
-def as_sized(path: Path) -> CompileOptions:
-    """The sizes and inputs that a model leaves open, and its states."""
+def model_options(path: Path) -> CompileOptions:
+    """Return the options for sizes, inputs and states that a model leaves open."""
     sizes, bound = SIZES.get(path.stem, {}), BOUND.get(path.stem, {})
     return CompileOptions(dims=sizes, bound=bound, states=STATES.get(path.stem, {}))  # type: ignore[arg-type]
 
 
 def quantized(path: Path, board: str) -> onnx.ModelProto:
-    """A float model by its spread samples, of fixed sizes."""
+    """Return a float model quantized by its spread samples, with fixed sizes."""
     quantizing = Quantizing(calibration=spread_samples(path))
-    return Compilation(path, roomy(load_board(board)), as_sized(path), quantizing).quantized.proto
+    return Compilation(path, roomy(load_board(board)), model_options(path), quantizing).quantized.proto
 
 
 def _measured(path: Path, precision: str, boards: Sequence[str], by: str = "") -> list[Row]:
-    """One model on some boards, quantized for the board `by`, or the first.
+    """Measure a model on some boards, quantized for the board `by` or else the first.
 
-    Whatever fails is a row, a bug of any compiler too: the others are still wanted.
+    A failure, also a bug of a compiler, becomes a row, so that the other rows are still measured.
     """
-    options = as_sized(path)
+    options = model_options(path)
     empty = [Row(path.stem, precision, board) for board in boards]
     model: Path | onnx.ModelProto = path
     try:
@@ -302,14 +302,14 @@ def _on_board(row: Row, model: Path | onnx.ModelProto, options: CompileOptions) 
         besides=besides / total if total else 0.0,
         slowest=f"{worst['kernel']} {worst['instructions'] / worst['macs']:.2f}" if worst else "",
         ram=made.compiled.program.arena_size + (report.ram.stack or 0),
-        why=reasons(made.compiled, report.layers) if row.precision == "int8" else "",
+        why=excess_reasons(made.compiled, report.layers) if row.precision == "int8" else "",
     )
 
 
 def _peer(path: Path, board: str) -> tuple[int, int] | None:
-    """Instructions and RAM of emx-onnx-cgen's code; None where it refuses a quantized or another model, or is wrong.
+    """Return the instructions and RAM of emx-onnx-cgen's code, from the cache if possible.
 
-    Our code has no part in that: they are kept until it or the model is another.
+    The result is None if emx-onnx-cgen refuses the model, the model is quantized, or outputs are wrong.
     """
     if is_quantized(path) or find_spec(EMX.replace("-", "_")) is None:
         return None
@@ -337,14 +337,9 @@ def _peer_now(path: Path, board: str) -> tuple[int, int] | None:
 
 
 def _reason(error: Exception) -> str:
-    """In a cell."""
+    """Return the first line of an error as the text of a cell."""
     kind = "" if isinstance(error, McugenError) else f"{type(error).__name__}: "
     return (kind + (str(error).splitlines() or [""])[0])[:100].replace("|", "/")
-
-
-def roomy(board: Board, size: int = 1 << 25) -> Board:
-    """With memory enough for every model: what is measured is the code, not the fit."""
-    return replace(board, memories=tuple(replace(m, size=max(m.size, size)) for m in board.memories))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Inputs: x of shape [..., C] and limit of shape [C] (constant), float32. Output: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -19,7 +18,6 @@ from mcugen.lir.kernel import Call, Kernel, Params, reads, writes
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sizes(Params):
     """The parameter struct of the C function; the meaning of each member becomes its comment."""
 
@@ -39,7 +37,6 @@ SOFT_CLIP = Kernel(
 )
 
 
-@dataclass(frozen=True)
 class SoftClip(Operator):
     """y[..., c] = limit[c] · x[..., c] / √(limit[c]² + x[..., c]²)."""
 

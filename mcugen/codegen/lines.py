@@ -30,9 +30,9 @@ def fitted_call(function: str, arguments: Sequence[str], indent: int = 0) -> str
     return _filled([f"{function}({first}", *more_parts], indent, f"\n{' ' * (indent + 4)}", MAX_C_LINE_COLUMNS)
 
 
-def filled_rows(items: Sequence[str], indent: int = 4) -> list[str]:
+def filled_rows(items: Sequence[str]) -> list[str]:
     """Return the items of an initializer on as few lines as possible, with a comma after each item."""
-    return _filled([f"{item}," for item in items], indent, "\n", MAX_C_LINE_COLUMNS - indent).split("\n")
+    return _filled([f"{item}," for item in items], 4, "\n", MAX_C_LINE_COLUMNS - 4).split("\n")
 
 
 def fitted_macro(text: str) -> str:

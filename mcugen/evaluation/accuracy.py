@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from mcugen.core.errors import VerificationError
-from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs, beside, bounded, names_classes
+from mcugen.evaluation.metrics import METRICS, Judged, Metric, Outputs, bounded, companion_metrics, names_classes
 from mcugen.evaluation.oracle import OracleModel, run_samples, start_onnx_runtime
 from mcugen.hir.types import Array
 from mcugen.lir.program import Endpoint
@@ -147,7 +147,7 @@ def compare(
         agreement=METRICS["agreement"].compute(pairs) if names_classes(pairs) else None,
         max_abs_error=_value(METRICS["max_abs_error"], pairs) or 0.0,
         sqnr_db=_value(METRICS["sqnr"], pairs),
-        beside=tuple(_measured(other, pairs, twin) for other in beside(metric, pairs)),
+        beside=tuple(_measured(other, pairs, twin) for other in companion_metrics(metric, pairs)),
     )
 
 

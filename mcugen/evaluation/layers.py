@@ -207,7 +207,7 @@ class LayerComparison:
         return [layer for layer in self.layers if layer.reason]
 
 
-def compared(layers: Sequence[LayerError], samples: int, threshold_db: float = DIVERGED_DB) -> LayerComparison:
+def summarize_layers(layers: Sequence[LayerError], samples: int, threshold_db: float = DIVERGED_DB) -> LayerComparison:
     """Return the comparison of all layers; find the layers at which the error arises."""
     diverged = next((layer.name for layer in layers if layer.quality < threshold_db), None)
     quality = {layer.name: layer.quality for layer in layers}

@@ -177,7 +177,7 @@ COMPANION_METRICS = {"iou": ("pixels",), "map50": ("map",), "error": ("perplexit
 """Metrics that are reported in addition to a main metric; with two classes, `beside` adds AUC and F1."""
 
 
-def beside(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
+def companion_metrics(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
     """Return the metrics that are reported in addition to the main metric (COMPANION_METRICS).
 
     With two classes, AUC and F1 are added.
@@ -399,10 +399,8 @@ def _share(name: str, right: Callable[[Judged], Array], *, by_reference: bool = 
     return Metric(name, TITLES[name], compute, "%", by_reference=by_reference, right=right)
 
 
-def _metric(
-    name: str, compute: Callable[[Judged], float], unit: str, *, lower: bool = False, by_reference: bool = False
-) -> Metric:
-    return Metric(name, TITLES[name], compute, unit, lower, by_reference)
+def _metric(name: str, compute: Callable[[Judged], float], unit: str, *, lower: bool = False) -> Metric:
+    return Metric(name, TITLES[name], compute, unit, lower)
 
 
 def _referring(name: str, function: Callable[[Array, Array], float], unit: str, *, lower: bool) -> Metric:

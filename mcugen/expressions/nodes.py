@@ -7,10 +7,10 @@ which wrap: sums, differences and products of such are computed in the unsigned 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Union
 
+from mcugen.core.frozen import FrozenByPosition
 from mcugen.expressions.functions import Function
 from mcugen.hir.types import DType
 
@@ -18,8 +18,7 @@ Operand = Union["Expression", int, float]
 """An operand of Python's operators on expressions; a number becomes a constant of the other operand's type."""
 
 
-@dataclass(frozen=True)
-class Expression:
+class Expression(FrozenByPosition):
     """An expression that computes one value of type `dtype`; immutable and compared by value.
 
     Its properties depend on all its operands and are computed once.
@@ -111,7 +110,6 @@ class Expression:
         return UnaryExpression("~", self)
 
 
-@dataclass(frozen=True)
 class Constant(Expression):
     """A number that is written into the code of a kernel, because all layers have it in common."""
 
@@ -119,7 +117,6 @@ class Constant(Expression):
     type: DType
 
 
-@dataclass(frozen=True)
 class Parameter(Expression):
     """A number of one layer, which is passed at run time: layers that differ only in it share one kernel."""
 
@@ -128,7 +125,6 @@ class Parameter(Expression):
     type: DType
 
 
-@dataclass(frozen=True)
 class Argument(Expression):
     """An element of an input, or an earlier result, by its C name.
 
@@ -141,7 +137,6 @@ class Argument(Expression):
     exact: bool = False
 
 
-@dataclass(frozen=True)
 class Table(Expression):
     """A lookup table: an input that is read at computed indices; its type is that of an entry."""
 
@@ -149,7 +144,6 @@ class Table(Expression):
     type: DType
 
 
-@dataclass(frozen=True)
 class Entry(Expression):
     """The entry of a table at an index."""
 
@@ -157,7 +151,6 @@ class Entry(Expression):
     index: Expression
 
 
-@dataclass(frozen=True)
 class UnaryExpression(Expression):
     """A negation: of a number (-), of all bits (~), or of a truth value (!)."""
 
@@ -165,7 +158,6 @@ class UnaryExpression(Expression):
     operand: Expression
 
 
-@dataclass(frozen=True)
 class BinaryExpression(Expression):
     """Arithmetic (+ - * / %), bit operations (& | ^) or shifts (<< >>); integer division truncates toward 0."""
 
@@ -174,7 +166,6 @@ class BinaryExpression(Expression):
     right: Expression
 
 
-@dataclass(frozen=True)
 class Compare(Expression):
     """A comparison (< <= > >= == !=) or a logical operation (&& ||) of `left` and `right`; the type is bool.
 
@@ -186,7 +177,6 @@ class Compare(Expression):
     right: Expression
 
 
-@dataclass(frozen=True)
 class Select(Expression):
     """A conditional expression: `yes` where the condition holds, else `no`."""
 
@@ -195,7 +185,6 @@ class Select(Expression):
     no: Expression
 
 
-@dataclass(frozen=True)
 class Convert(Expression):
     """A conversion to type `to` as in C: integers wrap, reals (which must fit) truncate, a bool is x ≠ 0."""
 
@@ -203,7 +192,6 @@ class Convert(Expression):
     operand: Expression
 
 
-@dataclass(frozen=True)
 class CallExpression(Expression):
     """A call of a function of the C library or of mcugen.h."""
 
@@ -211,7 +199,6 @@ class CallExpression(Expression):
     arguments: tuple[Expression, ...]
 
 
-@dataclass(frozen=True)
 class Shared(Expression):
     """An expression that occurs several times in a larger one and is computed once."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from mcugen.core.frozen import FrozenByPosition
 from mcugen.hir.types import Array, Bounds, Shape, TensorType
 
 if TYPE_CHECKING:
@@ -218,8 +219,7 @@ def each_row(
     return RowForm(op, tuple(window if by_row else None for by_row in by_rows), axis, rows=rows)
 
 
-@dataclass(frozen=True)
-class Operator:
+class Operator(FrozenByPosition):
     """An operator with its attributes: immutable and compared by value. Subclasses live in ops/.
 
     A new operator must define `infer`, `evaluate` and a lowering (see lir/lower.py). Further properties that passes
@@ -291,7 +291,6 @@ class Operator:
         return 0
 
 
-@dataclass(frozen=True)
 class FunctionFamily(Operator):
     """Base of operators that compute one of several functions, such as reductions, which their name contains.
 

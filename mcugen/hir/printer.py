@@ -23,10 +23,9 @@ MAX_PRINTED_ELEMENTS = 16
 """Largest number of elements that are printed; longer constants and lists of scales print as a digest."""
 
 
-def print_graph(graph: Graph, indent: str = "") -> str:
+def print_graph(graph: Graph) -> str:
     """Return the text of a whole graph: inputs, constants, nodes (each followed by its bodies) and outputs."""
-    words = MnemonicTable()
-    return "\n".join([*_graph_lines(graph, indent, words), ""])
+    return "\n".join([*_graph_lines(graph, "", MnemonicTable()), ""])
 
 
 def quoted(name: str) -> str:

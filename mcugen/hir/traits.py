@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.core.errors import ModelError
+from mcugen.core.frozen import Frozen
 from mcugen.hir.operator import (
     Channels,
     ElementRun,
@@ -83,7 +85,7 @@ class Interpolating:
     """An operator whose results lie between input elements, such as a resize: both can share one scale."""
 
 
-class Clampable:
+class Clampable(Frozen):
     """An operator that can clamp its real-valued result at no cost."""
 
     clamp: tuple[float, float] | None
@@ -91,7 +93,7 @@ class Clampable:
 
     def with_clamp(self, low: float, high: float) -> Self | None:
         """Return the operator with its result clamped to [low, high]; None if it cannot do that."""
-        raise NotImplementedError
+        return None if self.clamp else replace(self, clamp=(low, high))
 
     def without_clamp(self) -> Self | None:
         """Return the operator without its clamp; None if it has none, or if Operator.bounds does not consider it."""

@@ -12,7 +12,6 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
 from mcugen.lir.program import MOVE
 
 
-@dataclass(frozen=True, kw_only=True)
 class MoveParams(Params):
     """Parameters of a move; a move of whole buffers has no offsets."""
 
@@ -21,7 +20,6 @@ class MoveParams(Params):
     y_at: Annotated[int | None, "bytes from the beginning of y to the part"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class MoveOptions(Options):
     """Template options of a move."""
 
@@ -50,7 +48,6 @@ MOVE_KERNEL = Kernel(
 """Kernel that copies bytes, unless memory planning gives both buffers the same address (MOVE)."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Offsets(Params):
     """Offsets of the first elements of a copy, in elements."""
 
@@ -60,7 +57,6 @@ class Offsets(Params):
     y_step: Annotated[int | None, "elements by which y_offset grows with each step of the loop"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CopyWalk(ByAxis):
     """Sizes and strides of the loops around the elements or runs that a copy moves, the innermost last."""
 
@@ -69,14 +65,12 @@ class CopyWalk(ByAxis):
     y_s: Annotated[Mapping[str, int], "elements of y from trip to trip"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class CopiedRunParams(Params):
     """Parameter of the copy kernel where it copies contiguous runs of elements."""
 
     run: Annotated[int | None, "bytes that lie together"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CopyOptions(Options):
     """Template options of a copy."""
 

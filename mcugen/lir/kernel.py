@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from mcugen.core.errors import VerificationError
+from mcugen.core.frozen import FrozenByName
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import Reference
 from mcugen.hir.types import Array, DType
@@ -74,8 +75,16 @@ class DeclaredMember:
     """Whether the value follows from scales, zero points or weights, so that training the model again changes it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Params:
+class Declaration(FrozenByName):
+    """A group of names that a kernel declares; subclasses annotate each with its meaning."""
+
+    @classmethod
+    def declared(cls) -> tuple[DeclaredMember, ...]:
+        """Return the declarations of the members of the group, in the order of the C struct."""
+        return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
+
+
+class Params(Declaration):
     """A group of members of a kernel's parameter struct; subclasses annotate each with its meaning and unit.
 
     A member is an int, Wide, float, Double or Real; `| None` if some variants of the kernel lack the member; a mapping
@@ -85,11 +94,6 @@ class Params:
 
     by_place: ClassVar[bool] = False
     """Whether assembly reads the members by their offsets in the struct, and no C code by their names."""
-
-    @classmethod
-    def declared(cls) -> tuple[DeclaredMember, ...]:
-        """Return the declarations of the group's members, in the order of the C struct."""
-        return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     def values(self) -> dict[str, Param]:
         """Return the values of the members that this layer has, by name, each in its C type.
@@ -107,17 +111,11 @@ class Params:
         return values
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Declaration):
     """Values that only a kernel's template sees: flags, C types, texts. Subclasses annotate each with its meaning.
 
     Layers with equal options and equal baked parameters share one C function.
     """
-
-    @classmethod
-    def declared(cls) -> tuple[DeclaredMember, ...]:
-        """Return the declarations of the options, in order."""
-        return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     def values(self) -> dict[str, object]:
         """Return the values of this layer's options, by name."""

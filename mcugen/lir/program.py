@@ -695,7 +695,3 @@ class Program:
                 begin, stop = _span_of_cases(uses[buffer], cases, followers, needing)
                 is_of_before = not events or events[0] in needing
                 ranges[buffer] = (start, end) if is_of_before else (min(first, begin), max(last, stop))
-
-    def live_at(self, index: int) -> Iterator[Buffer]:
-        """Yield the planned buffers whose contents matter during instruction `index`."""
-        return (b for b, (first, last) in self.live_ranges().items() if first <= index <= last)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -11,7 +10,6 @@ from mcugen.lir.kernel import Kernel, Params, updates, writes
 from mcugen.lir.program import READ_ROWS
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReadRowsParams(Params):
     """Parameters of a read of input rows."""
 

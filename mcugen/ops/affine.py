@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from mcugen.ops.lines import affine_form
 from mcugen.ops.pointwise import clamped
 
 
-@dataclass(frozen=True)
 class Affine(Clampable, Elementwise):
     """y = x multiplied by and added to constants that broadcast to x, in the order of `steps`; then clamped.
 
@@ -44,10 +42,6 @@ class Affine(Clampable, Elementwise):
         for step, constant in zip(self.steps, constants, strict=True):
             y = y + constant if step == "Add" else y * constant
         return clamped(y, self.clamp, scalar)
-
-    def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the operator with its result clamped to [low, high]; None if it has a clamp already."""
-        return None if self.clamp else replace(self, clamp=(low, high))
 
     def line(self, constants: Sequence[Array]) -> tuple[Array, Array]:
         """Merge all steps into one line x · scale + shift, and return scale and shift in float64."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +23,6 @@ MAX_LENGTH = 1 << 18
 """Largest number of points of a DFT: beyond it, the table of twiddle factors fits no microcontroller."""
 
 
-@dataclass(frozen=True)
 class Dft(Operator):
     """y[b, f, k] = Σ_j window[j] · x[b, f · step + j] · exp(∓2πijk / length); the inverse is divided by `length`.
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar
 
 from mcugen.core.errors import ModelError
@@ -20,7 +19,6 @@ from mcugen.ops.movement import onnx_dtype
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
-@dataclass(frozen=True)
 class BitCast(Simplifiable, Operator):
     """The bytes of x, reinterpreted as elements of another type of the same width."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from mcugen.core.errors import ModelError
@@ -17,7 +17,6 @@ from mcugen.lir.lower import lower_nodes
 from mcugen.lir.program import Control
 
 
-@dataclass(frozen=True)
 class Branches(Operator):
     """Two independent graphs that two cores compute in parallel: the first core one, the second core the other.
 

@@ -70,7 +70,6 @@ def _require_types(name: str, formal: Sequence[Value], actual: Sequence[TensorTy
 # --------------------------------------------------------------------------------------------------- branch
 
 
-@dataclass(frozen=True)
 class Branch(Operator):
     """Compute graph `then` if the first input is true, else graph `otherwise`.
 
@@ -157,7 +156,6 @@ class Walk:
         return steps - 1 - step if self.backwards else step
 
 
-@dataclass(frozen=True)
 class Repeat(HasKernels, Partial, Stepwise, Operator):
     """A loop that runs `body` `steps` times.
 

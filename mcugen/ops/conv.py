@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self
 
@@ -90,7 +90,6 @@ def _products(rows: Array, w: Array) -> Array:
     return product.transpose(1, 0, 2).reshape(-1, len(w))
 
 
-@dataclass(frozen=True)
 class Conv(
     HasKernels,
     Quantizable,
@@ -205,10 +204,6 @@ class Conv(
         """Return the convolution with a larger padding, which takes the place of zeros around x."""
         space = self._around(before, after)
         return replace(self, window=self.window.padded(*space)) if space else None
-
-    def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the convolution with its results clamped to [low, high]."""
-        return None if self.clamp else replace(self, clamp=(low, high))
 
     def without_clamp(self) -> Self | None:
         """Return the convolution without its clamp; None if it has none."""
@@ -336,7 +331,6 @@ class Conv(
 # --------------------------------------------------------------------------------------------------- direct
 
 
-@dataclass(frozen=True)
 class DirectConv(Conv):
     """A channels-first convolution of floats or quantized values with any number of spatial axes.
 
@@ -386,7 +380,6 @@ class DirectConv(Conv):
         builder.call(node, direct_call(operands, (x, w, out), self.window, self.groups, how))
 
 
-@dataclass(frozen=True)
 class IntegerConv(Spatial):
     """y = Σ (x − x_zero)(w − w_zero) in int32 (ONNX ConvInteger), channels first; padding adds nothing.
 

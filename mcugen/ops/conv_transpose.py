@@ -6,8 +6,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from mcugen.ops.weighted import integer_weights
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
-@dataclass(frozen=True)
 class Scatter(Operator):
     """Base of operators that add each input position to several output positions (channels first), given by a window.
 
@@ -70,7 +69,6 @@ class Scatter(Operator):
         return y[(slice(None), slice(None), *kept)]
 
 
-@dataclass(frozen=True)
 class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable, Scatter):
     """Transposed convolution (the gradient of a convolution), clamped.
 
@@ -171,10 +169,6 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         params = quant if quant.axis is None else QuantParams(quant.scale * self.groups, quant.zero_point, 0)
         return graph.constant(f"{w.name}.by_output", swap_channels(w.data, self.groups), params)
 
-    def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the operator that clamps its sums."""
-        return None if self.clamp else replace(self, clamp=(low, high))
-
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return ONNX ConvTranspose; its padding at the end follows from the output's size."""
         w = self.window
@@ -204,7 +198,6 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         builder.call(node, spread_call(operands, self.window, spaces, channels, self.clamp))
 
 
-@dataclass(frozen=True)
 class IntegerConvTranspose(Scatter):
     """Transposed convolution with exact int32 sums: x int16 [N, C, *space], w int8 [C, O/groups, *kernel].
 
@@ -245,7 +238,6 @@ def swap_channels(weights: Array, groups: int) -> Array:
     return np.ascontiguousarray(grouped.reshape(-1, *grouped.shape[2:]))
 
 
-@dataclass(frozen=True)
 class TransposedConv(HasKernels, Rowwise, Spatial):
     """Transposed convolution of quantized x with symmetric weights: the integer form of ConvTranspose.
 
@@ -310,7 +302,6 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         builder.lower(self.kernels, node)
 
 
-@dataclass(frozen=True)
 class FoldColumns(Scatter):
     """y [N, C, *space] = the sum of overlapping blocks x [N, C, taps, positions]: the reverse of im2col (col2im)."""
 

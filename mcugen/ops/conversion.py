@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from onnx import helper
@@ -37,7 +37,6 @@ def is_narrow(dtype: DType) -> bool:
     return dtype.is_integer and dtype.limits[1] < 127
 
 
-@dataclass(frozen=True)
 class Cast(Simplifiable, Elementwise):
     """Conversion to element type `to`: float to integer truncates and saturates, integers wrap, floats round.
 
@@ -121,7 +120,6 @@ def half(dtype: DType) -> int:
     return int(2 ** (8 * dtype.numpy.itemsize - 1))
 
 
-@dataclass(frozen=True)
 class FlipSign(Simplifiable, Elementwise):
     """Convert between unsigned and signed quantized values (8 or 16 bits) of equal reals by inverting the top bit.
 
@@ -171,7 +169,6 @@ def _moving_flipped(op: Operator, x: TensorType, flipped: TensorType) -> Operato
     return replace(op, value=float(real))
 
 
-@dataclass(frozen=True)
 class Quantize(Simplifiable, Elementwise):
     """q = saturate(round_half_even(x / scale) + zero_point), with scale and zero point from the output's type."""
 
@@ -243,7 +240,6 @@ def _most(out: TensorType) -> int:
     return max(abs(limit - out.q.zero_point) for limit in out.dtype.limits)
 
 
-@dataclass(frozen=True)
 class QuantizeBy(Elementwise):
     """q = saturate(round_half_even(x / scale) + zero_point), with scale and zero point computed at run time.
 
@@ -267,7 +263,6 @@ class QuantizeBy(Elementwise):
         )
 
 
-@dataclass(frozen=True)
 class Dequantize(Elementwise):
     """x = (q − zero_point) · scale, with scale and zero point from the input's type."""
 
@@ -303,7 +298,6 @@ class Dequantize(Elementwise):
         return Convert(DType.FLOAT32, args[0] - scalar(quant.zero_point)) * scalar(float(quant.scale[0]))
 
 
-@dataclass(frozen=True)
 class Requantize(Elementwise):
     """Convert an int8 tensor to other quantization parameters, with equal real values but for rounding."""
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +26,6 @@ _C = {"CumSum": ("+", "0"), "CumProd": ("*", "1")}
 _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64, DType.UINT32, DType.UINT64)
 
 
-@dataclass(frozen=True)
 class Cumulative(FunctionFamily, Permutable):
     """y[k] = x[0] ∘ … ∘ x[k] along `axis`, where ∘ is the function, such as a sum. Integers wrap.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 import numpy as np
@@ -40,7 +40,6 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 _SIZE = TensorType((1,), DType.INT32)
 
 
-@dataclass(frozen=True)
 class Dynamic(Operator):
     """Base of operators whose output size along one axis depends on data: a graph assumes `size` elements.
 
@@ -79,7 +78,6 @@ def _emit(node: OnnxNode, make: Callable[[int], Operator], inputs: Sequence[Valu
 # ------------------------------------------------------------------------------------------------- non-zero
 
 
-@dataclass(frozen=True)
 class NonZero(Dynamic):
     """y[axis][n] = index along `axis` of the n-th element of x that is not 0."""
 
@@ -115,7 +113,6 @@ def _import_nonzero(node: OnnxNode) -> list[Value]:
 # ------------------------------------------------------------------------------------------------- compress
 
 
-@dataclass(frozen=True)
 class Compress(Dynamic):
     """y = the entries of x along `axis` for which condition is true."""
 
@@ -166,7 +163,6 @@ def _import_compress(node: OnnxNode) -> list[Value]:
 _UNIQUE = ("y", "indices", "inverse", "counts")
 
 
-@dataclass(frozen=True)
 class Unique(Dynamic):
     """The distinct entries of x along `axis`, with their first index, the inverse indices, and their counts.
 
@@ -227,7 +223,6 @@ def _import_unique(node: OnnxNode) -> list[Value]:
 # --------------------------------------------------------------------------------------- non-max suppression
 
 
-@dataclass(frozen=True)
 class NonMaxSuppression(Dynamic):
     """Rows (batch, class, box) of the boxes that overlap no better box of their class by more than a threshold.
 

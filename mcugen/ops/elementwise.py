@@ -36,7 +36,6 @@ from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
 
 
-@dataclass(frozen=True)
 class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
     """y[i] = f(x0[i], x1[i], …) with numpy broadcasting; inputs have equal rank or one element.
 
@@ -211,7 +210,6 @@ def _tanh_table(graph: Graph) -> Value:
     return next((value for value in read if value.data is TANH_TABLE), None) or graph.constant("tanh.table", TANH_TABLE)
 
 
-@dataclass(frozen=True)
 class Linear(Elementwise):
     """y = clamp(slope · x + constant) for an int16 tensor x: the integer form of a linear function of one tensor.
 
@@ -227,7 +225,6 @@ class Linear(Elementwise):
         return Convert(sig.output.dtype, self.line.expression(args[0], scalar))
 
 
-@dataclass(frozen=True)
 class Interpolate(HasKernels, Elementwise):
     """y = linear interpolation in a table for int16 x: the integer form of any smooth function of one tensor.
 
@@ -253,7 +250,6 @@ class Interpolate(HasKernels, Elementwise):
         return self.segments.vector(args[0], args[1], scalar)
 
 
-@dataclass(frozen=True)
 class Lookup(Elementwise):
     """y = table[x & 255] for int8 x: the integer form of any function of one int8 tensor, whose name is `of`."""
 
@@ -291,7 +287,6 @@ class Step:
         return f"{self.op.name}{list(self.args)}"
 
 
-@dataclass(frozen=True)
 class Stack(Elementwise):
     """Consecutive elementwise operators that one loop computes (operator stacking, as in Glow).
 

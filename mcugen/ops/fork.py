@@ -38,7 +38,6 @@ class ForkShard:
     is_copied_later: bool = False
 
 
-@dataclass(frozen=True)
 class Forked(Operator):
     """A layer whose shards two cores compute in parallel, in one or several stages with a barrier behind each.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -111,7 +110,6 @@ def checked_indices(node: OnnxNode, indices: Value, depths: Sequence[int]) -> Va
     return node.constant("indices", counted.astype(index_type(max(depths))))
 
 
-@dataclass(frozen=True)
 class IndexedMovement(Movement):
     """Base of operators that copy elements of input 0 at the integer positions in input 1."""
 
@@ -155,7 +153,6 @@ def _lies_within(index: Value, depths: Shape) -> bool:
     return bool((rows >= 0).all() and (rows.astype(np.int64) < np.asarray(depths)).all())
 
 
-@dataclass(frozen=True)
 class Gather(Permutable, Simplifiable, IndexedMovement):
     """y[o, j, i] = x[o, index[j], i], with o for the axes before `axis` and i for those behind it.
 
@@ -199,7 +196,6 @@ class Gather(Permutable, Simplifiable, IndexedMovement):
         _emit_gather(node, builder, walk.outer_size, (walk.axis_size,), walk.inner_size, shared=True)
 
 
-@dataclass(frozen=True)
 class GatherND(IndexedMovement):
     """y[b, j] = x[b, index[b, j, 0], index[b, j, 1], …], with b for the first `batch` axes."""
 
@@ -249,7 +245,6 @@ def flat_positions(index: Array, depths: Shape) -> Array:
     return total
 
 
-@dataclass(frozen=True)
 class GatherElements(Permutable, IndexedMovement):
     """y[o, k, i] = x[o, index[o, k, i], i]; x and the indices have equal shapes except along `axis`."""
 
@@ -287,7 +282,6 @@ class GatherElements(Permutable, IndexedMovement):
         builder.call(node, call)
 
 
-@dataclass(frozen=True)
 class ReverseSequence(IndexedMovement):
     """y[t, b] = x[n − 1 − t, b] for t < n = length[b], else x[t, b].
 
@@ -329,7 +323,6 @@ class ReverseSequence(IndexedMovement):
         builder.call(node, Call(REVERSE_SEQUENCE, operands, [params], variant=x.dtype.tag))
 
 
-@dataclass(frozen=True)
 class SliceAt(Operator):
     """A slice at run-time positions: y[i] = x[starts[n] + i·steps[n]] on axis axes[n].
 
@@ -378,18 +371,18 @@ class SliceAt(Operator):
 # --------------------------------------------------------------------------------------------------- import
 
 
-def emit_taken(node: OnnxNode, x: Value, axis: int, indices: Value, suffix: str = "") -> Value:
+def emit_taken(node: OnnxNode, x: Value, axis: int, indices: Value) -> Value:
     """Add a Gather along `axis`, or a Slice if the constant indices are evenly spaced; return its output."""
     indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
     flat = [] if indices.data is None else [int(i) for i in indices.data.reshape(-1)]
     step = flat[1] - flat[0] if len(flat) > 1 else 1
     if not flat or step == 0 or any(b - a != step for a, b in pairwise(flat)):
-        return node.emit(Gather(axis), x, indices, suffix=suffix)
+        return node.emit(Gather(axis), x, indices)
     starts, sizes, steps = [0] * x.type.rank, list(x.type.shape), [1] * x.type.rank
     starts[axis], sizes[axis], steps[axis] = flat[0], len(flat), step
-    part = node.emit(Slice(tuple(starts), tuple(sizes), tuple(steps)), x, suffix=f"{suffix}.part" if suffix else "part")
+    part = node.emit(Slice(tuple(starts), tuple(sizes), tuple(steps)), x, suffix="part")
     shape = (*x.type.shape[:axis], *indices.type.shape, *x.type.shape[axis + 1 :])
-    return node.emit(Reshape(shape), part, suffix=suffix)
+    return node.emit(Reshape(shape), part)
 
 
 @onnx_operator("Gather", kernels=("gather", "copy"), keeps_halves=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +39,6 @@ _SLOPE = -0.75
 """Slope of the cubic interpolation kernel at distance 1 (parameter a of ONNX Resize; -0.75 as in PyTorch)."""
 
 
-@dataclass(frozen=True)
 class GridSample(Operator):
     """y[n, c, p...] = x[n, c] sampled at the position grid[n, p...].
 
@@ -158,7 +156,6 @@ def _cubic(t: Array) -> list[Array]:
 # ------------------------------------------------------------------------------------- deformable convolution
 
 
-@dataclass(frozen=True)
 class DeformConv(Operator):
     """A 2-D convolution whose kernel taps are moved by computed offsets and weighted by a computed mask.
 

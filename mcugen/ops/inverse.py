@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +17,6 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 
 
-@dataclass(frozen=True)
 class Inverse(Operator):
     """y[…, n, n] = x[…, n, n]⁻¹, by Gauss-Jordan elimination with partial pivoting."""
 

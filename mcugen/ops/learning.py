@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +28,6 @@ MAX_TRAINED_WEIGHT = 127
 """Largest magnitude of int8 weights that are trained on the device; -128 is not used."""
 
 
-@dataclass(frozen=True)
 class Descend(Operator):
     """A gradient descent step y = w − a·b, whose gradient a·b, a matrix product, is never stored as a whole.
 
@@ -77,7 +75,6 @@ MAX_CODE_STEP = 2**30
 """Limit of the magnitude of a gradient step, in units of 2^-STEP_BITS, so that weight and step fit in 32 bits."""
 
 
-@dataclass(frozen=True)
 class DescendCodes(Operator):
     """A gradient step on int8 weights in integers: y = clamp(⌊w − gain · a·(b − zero)ᵀ · 2^-20 + fraction · 2^-20⌋).
 
@@ -121,7 +118,6 @@ class DescendCodes(Operator):
         builder.call(node, Call(DESCEND_CODES, operands, params, inplace=[("y", "w")]))
 
 
-@dataclass(frozen=True)
 class CodedProduct(Operator):
     """y[m, n] = Σ_k x[m, k] · w[k, n] in float32, where w are trainable int8 weights without a scale."""
 

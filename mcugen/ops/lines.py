@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -27,7 +27,6 @@ _FEWEST = 14
 """Bits of fraction of a line in 32 bits: with less, it is off by more than a hundredth of a code."""
 
 
-@dataclass(frozen=True)
 class FixedAffine(Clampable, Elementwise):
     """q = clamp((x · factor + start) >> bits) for quantized x, with integer constants per channel.
 
@@ -77,7 +76,6 @@ class FixedAffine(Clampable, Elementwise):
         return call(SHIFT_RIGHT, BinaryExpression("+", BinaryExpression("*", x, factor), start), scalar(self.bits))
 
 
-@dataclass(frozen=True)
 class FixedPRelu(Elementwise):
     """q = clamp((d · (slope if d < 0 else factor) + start) >> bits) for d = x − zero point; slopes are per channel."""
 

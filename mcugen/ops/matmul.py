@@ -54,7 +54,6 @@ from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer
 # ---------------------------------------------------------------------------------------------------- dense
 
 
-@dataclass(frozen=True)
 class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Partitionable, Expressible, Operator):
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]), with constant w [N, K] and an optional bias."""
 
@@ -117,10 +116,6 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         form = integer_weights(graph, sig, inputs)
         return packed_form(graph, sig, inputs, self.clamp) if form is None else (self, form)
 
-    def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the layer with its results clamped to [low, high]."""
-        return None if self.clamp else type(self)((low, high))
-
     def without_clamp(self) -> Self | None:
         """Return the layer without its clamp; None if it has none."""
         return type(self)() if self.clamp else None
@@ -157,7 +152,6 @@ def _rows_by_weights(x: Array, w: Array) -> Array:
     return exact_product(x, w.T)
 
 
-@dataclass(frozen=True)
 class DirectDense(Dense):
     """A float32 dense layer whose weights are not constant: computed by other layers, or trained on the device."""
 
@@ -195,7 +189,6 @@ class DirectDense(Dense):
         builder.call(node, dense_call(operands, node.output.type.count // channels, depth, channels))
 
 
-@dataclass(frozen=True)
 class CodedDense(Operator):
     """A float32 dense layer with int8 weights that are trained on the device.
 
@@ -230,7 +223,6 @@ class CodedDense(Operator):
 # --------------------------------------------------------------------------------------------------- matmul
 
 
-@dataclass(frozen=True)
 class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n], where both operands are computed and have equal batch axes.
 
@@ -521,7 +513,6 @@ def _flat_product(node: OnnxNode, a: Value, b: Value) -> Value:
 # ---------------------------------------------------------------------------------------------------- det
 
 
-@dataclass(frozen=True)
 class Det(Operator):
     """y[…] = det x[…, n, n], by elimination with partial pivoting."""
 

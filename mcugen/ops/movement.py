@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -63,7 +63,6 @@ def inverse(perm: Permutation) -> Permutation:
     return tuple(int(i) for i in np.argsort(perm))
 
 
-@dataclass(frozen=True)
 class Movement(Quantizable, Operator):
     """Base of data movements: one output with the element type and quantization of the first input."""
 
@@ -78,7 +77,6 @@ class Movement(Quantizable, Operator):
 # -------------------------------------------------------------------------------------------------- reshape
 
 
-@dataclass(frozen=True)
 class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """A reshape: the same elements in row-major order under another shape. It costs no instruction."""
 
@@ -203,7 +201,6 @@ def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permuta
     return tuple(translated)
 
 
-@dataclass(frozen=True)
 class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, Movement):
     """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose).
 
@@ -305,7 +302,6 @@ def to_channels_last(rank: int) -> Permutation:
     return (0, *range(2, rank), 1)
 
 
-@dataclass(frozen=True)
 class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """y[i] = x[start + i · step] on each axis; steps may be negative.
 
@@ -383,7 +379,6 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         emit_copy(node, builder, 0, self.sizes, self._side(node.input(0).type))
 
 
-@dataclass(frozen=True)
 class Expand(Permutable, Simplifiable, Movement):
     """Broadcast x to `shape`, which has the rank of x."""
 
@@ -445,7 +440,6 @@ def _unshaped(value: Value) -> Value:
     return value
 
 
-@dataclass(frozen=True)
 class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """Concatenate tensors along `axis`."""
 
@@ -532,7 +526,6 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
             emit_copy(node, builder, index, shape, CopySide.dense(shape), side, access)
 
 
-@dataclass(frozen=True)
 class PaddingBase(Permutable, Simplifiable, Movement):
     """Base of operators that pad a tensor with further elements on its axes.
 
@@ -558,7 +551,6 @@ class PaddingBase(Permutable, Simplifiable, Movement):
         return replace(self, before=before, after=after), (perm,)
 
 
-@dataclass(frozen=True)
 class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
     """Surround a tensor with a constant; `value` is a real number if the tensor is quantized."""
 

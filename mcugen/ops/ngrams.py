@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import ClassVar
 
@@ -20,7 +20,6 @@ from mcugen.ops.movement import Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
-@dataclass(frozen=True)
 class Ngrams(Operator):
     """y[row][columns[g]] = the number of times that n-gram g occurs in a row of x, optionally weighted.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -35,7 +34,6 @@ def _as_real(graph: Graph, value: Value | None) -> Value | None:
     return graph.constant(f"{value.name}.real", dequantize(value.data, value.type.quant))
 
 
-@dataclass(frozen=True)
 class Normalize(Quantizable, Permutable, Rowwise, Operator):
     """y = (x − mean) / √(variance + epsilon) · scale + bias, with mean and variance over `axes`.
 
@@ -148,7 +146,6 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return strides
 
 
-@dataclass(frozen=True)
 class BatchNormalize(Operator):
     """y = (x − mean) / √(variance + epsilon) · scale + bias, all per channel (axis 1).
 
@@ -198,11 +195,11 @@ def _statistics(node: OnnxNode, x: Value, axes: Sequence[int]) -> tuple[Value, V
     return mean, emit_reduce(node, node.emit(Binary("Mul"), centered, centered, suffix="square"), "mean", axes, "var")
 
 
-def _inverse_deviation(node: OnnxNode, variance: Value, suffix: str = "inverse") -> Value:
+def _inverse_deviation(node: OnnxNode, variance: Value) -> Value:
     """Return 1 / √(variance + epsilon)."""
     epsilon = node.constant("epsilon", np.asarray(node.attr("epsilon", 1e-5), variance.type.dtype.numpy))
     root = node.emit(Unary("Sqrt"), node.emit(Binary("Add"), variance, epsilon, suffix="shifted"), suffix="deviation")
-    return node.emit(Unary("Reciprocal"), root, suffix=suffix)
+    return node.emit(Unary("Reciprocal"), root, suffix="inverse")
 
 
 @onnx_operator(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +19,6 @@ from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import NUMBERS, OnnxNode, onnx_operator
 
 
-@dataclass(frozen=True)
 class TopK(Operator):
     """The k largest (or smallest) elements along `axis` in order, and their indices. Ties are ordered by index."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -49,7 +49,6 @@ MIN_PACKED_SAVED_BYTES = 512
 """Smallest number of bytes that packed weights must save against float32 to outweigh the code of their kernel."""
 
 
-@dataclass(frozen=True)
 class DequantizeBlocks(Operator):
     """w = (q − zero_point) · scale for constants [N, K] or [K, N], with one scale per block.
 
@@ -81,7 +80,6 @@ def repeat_scales(scales: Array, axis: int, block: int, size: int) -> Array:
     return scales.take(np.arange(size) // block, axis)
 
 
-@dataclass(frozen=True)
 class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     """y[…, n] = clamp(bias[n] + Σ_g scale[n, g] · Σ_{k in group g} w[n, k] · x[…, k]), with an optional bias.
 
@@ -155,10 +153,6 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
             and codes.data is not None
             and bool(largest_group_sums(codes.data, self.group, x.type.dtype).max() < 2**31)
         )
-
-    def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the layer with its results clamped to [low, high]; None if it has a clamp already."""
-        return None if self.clamp else replace(self, clamp=(low, high))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Return the row form, in which each row of x gives one row of y."""

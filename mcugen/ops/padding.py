@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +28,6 @@ _LARGEST_AXIS = 1 << 24
 """Largest number of elements of a padded axis: no microcontroller has room for more, but a hostile model may ask."""
 
 
-@dataclass(frozen=True)
 class PadWith(Permutable, Operator):
     """Surround a tensor with the only element of input 1, which is computed at run time.
 
@@ -69,7 +67,6 @@ class PadWith(Permutable, Operator):
         emit_copy(node, builder, 0, x.shape, CopySide.dense(x.shape), CopySide(target, offset), Access.INOUT)
 
 
-@dataclass(frozen=True)
 class Extend(PaddingBase):
     """Surround a tensor with its own elements: mirrored, the nearest one, or those of the other end (`mode`)."""
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -37,7 +36,6 @@ _LARGEST_TABLE = 1 << 24
 """Largest number of elements of EyeLike's matrix: no microcontroller has room for more, but a hostile model may ask."""
 
 
-@dataclass(frozen=True)
 class Zeros(Operator):
     """A tensor of zeros that is filled at run time, where a constant would take its size in flash."""
 
@@ -58,7 +56,6 @@ class Zeros(Operator):
         emit_fill(node, builder, builder.buffer(node.output), np.zeros(1, self.dtype.numpy))
 
 
-@dataclass(frozen=True)
 class Trilu(Operator):
     """y[r, c] = x[r, c] where c − r ≥ k (`upper`) or ≤ k, else 0, in the last two axes; k is input 1."""
 
@@ -94,7 +91,6 @@ class Trilu(Operator):
         builder.call(node, Call(TRILU, operands, [params], [options], overlaps=near, variant=variant))
 
 
-@dataclass(frozen=True)
 class OneHot(Operator):
     """y[o, d, i] = values[1] if index[o, i] = d, else values[0], with d along `axis`.
 
@@ -136,7 +132,6 @@ class OneHot(Operator):
         builder.call(node, Call(ONE_HOT, operands, [walk], [OneHotOptions(wide_t=wide, hit=hit)], variant=variant))
 
 
-@dataclass(frozen=True)
 class Range(Operator):
     """y[i] = start + i · delta; start and delta are inputs. Integers wrap."""
 

@@ -84,7 +84,6 @@ def clamped_vector(x: Expression, clamp: Range | None, scalar: Scalars) -> Expre
 # ---------------------------------------------------------------------------------------------- one operand
 
 
-@dataclass(frozen=True)
 class Clamp(Elementwise):
     """y = min(max(x, low), high): ONNX's Relu, Clip and similar.
 
@@ -282,7 +281,6 @@ _ALPHA_BETA = {
 }
 
 
-@dataclass(frozen=True)
 class Unary(FunctionFamily, Saturating, Elementwise):
     """y = f(x), where `function` is a key of UNARY_FUNCTIONS, with up to two attributes (`constants`)."""
 
@@ -516,7 +514,6 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 """The larger or smaller of two codes, as a clamp whose other end nothing reaches."""
 
 
-@dataclass(frozen=True)
 class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
     """y = f(x0, x1), where `function` is a key of BINARY_FUNCTIONS; the real result may be clamped.
 
@@ -776,7 +773,6 @@ def _as_int64(scalar: Scalars, value: int) -> Expression:
     return scalar(value) if abs(value) >= 2**31 else Convert(DType.INT64, scalar(value))
 
 
-@dataclass(frozen=True)
 class Where(Simplifiable, Elementwise):
     """y = condition ? x : y."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -57,7 +57,6 @@ _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
-@dataclass(frozen=True)
 class Pool(HasKernels, Channelwise, Windowed, Spatial):
     """Base of functions of the elements under a sliding window, channel by channel.
 
@@ -153,7 +152,6 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return [Partition(channels // CHANNEL_SHARD_MULTIPLE, shard)]
 
 
-@dataclass(frozen=True)
 class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
     """y = the largest element under the window, for any element type whose order is that of the reals."""
 
@@ -192,7 +190,6 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
         call_max_pool(node, builder, self.spec(node))
 
 
-@dataclass(frozen=True)
 class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
     """y = sum of the elements under the window ÷ number of counted kernel taps.
 
@@ -343,7 +340,6 @@ def _is_positive(x: Value) -> bool:
 # --------------------------------------------------------------------------------------------------- direct
 
 
-@dataclass(frozen=True)
 class DirectPool(FunctionFamily, Pool):
     """A channels-first pool with any number of spatial axes and any element type, computed by a plain loop.
 
@@ -484,7 +480,6 @@ class DirectPool(FunctionFamily, Pool):
         return Traversal.runs(nested_positions(np.arange(math.prod(x[:2])) * math.prod(x[2:]), *axes), 1)
 
 
-@dataclass(frozen=True)
 class Unpool(Operator):
     """y = zeros, except y[indices[i]] = x[i], with x and y seen as flat arrays; indices outside are ignored."""
 

@@ -80,40 +80,39 @@ def _quant(scale: Array, zero_point: int, axis: int, rank: int) -> QuantParams:
     return QuantParams(tuple(map(float, scale.reshape(-1))), zero_point, axis % rank if per_channel else None)
 
 
-def emit_quantize(node: OnnxNode, real: Value, scale_at: int, suffix: str = "", default: DType = DType.UINT8) -> Value:
+def emit_quantize(node: OnnxNode, real: Value, scale_at: int, default: DType = DType.UINT8) -> Value:
     """Add a QuantizeLinear with the scale and zero point at two inputs of the node.
 
     Args:
         node: Node that is imported.
         real: Value that is quantized.
         scale_at: Index of the input with the scale; the zero point is the next one.
-        suffix: End of the result's name.
         default: Type if no zero point is given.
     """
     dtype = _quantized_dtype(node, scale_at, default)
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
     if fits and is_narrow(dtype):
-        return _emit_narrow_quantize(node, real, scale_at, dtype, suffix)
+        return _emit_narrow_quantize(node, real, scale_at, dtype)
     if not fits or dtype not in (DType.INT8, DType.INT16, *SIGNED_COUNTERPART):
-        return _emit_plain_quantize(node, real, scale_at, dtype, suffix)
+        return _emit_plain_quantize(node, real, scale_at, dtype)
     scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
     flipped = dtype in SIGNED_COUNTERPART
     quant = _quant(scale, int(zero.reshape(-1)[0]) - half(dtype) * flipped, 0, real.type.rank)
     out = TensorType(real.type.shape, SIGNED_COUNTERPART.get(dtype, dtype), quant, real.type.layout)
     if not flipped:
-        return node.emit(Quantize(), real, types=[out], suffix=suffix)
+        return node.emit(Quantize(), real, types=[out])
     codes = node.emit(Quantize(), real, types=[out], suffix=_signed_suffix(dtype))
-    return node.emit(FlipSign(), codes, suffix=suffix)
+    return node.emit(FlipSign(), codes)
 
 
-def _emit_narrow_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType, suffix: str) -> Value:
+def _emit_narrow_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType) -> Value:
     """Quantize to fewer than 8 bits: clamp the reals, then quantize to int8; a Cast gives the narrow type."""
     scale, zero = _params(node, scale_at, node.attr("axis", 1), real.type, "output")
     quant = _quant(scale, int(zero.reshape(-1)[0]), 0, real.type.rank)
     ends = (float(np.float32((end - quant.zero_point) * quant.scale[0])) for end in dtype.limits)
     clamped = node.emit(Clamp(*ends), real, suffix="clamped")
     out = TensorType(real.type.shape, DType.INT8, quant, real.type.layout)
-    return node.emit(Cast(dtype), node.emit(Quantize(), clamped, types=[out], suffix="s8"), suffix=suffix)
+    return node.emit(Cast(dtype), node.emit(Quantize(), clamped, types=[out], suffix="s8"))
 
 
 def _before_narrowing(q: Value) -> Value:
@@ -204,7 +203,7 @@ def _constant_blocks(
 # --------------------------------------------------------------------- conversions as plain real arithmetic
 
 
-def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType, suffix: str) -> Value:
+def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DType) -> Value:
     """Quantize with any scales, computed ones too: saturate(round(x / scale) + zero_point)."""
     if not (dtype.is_integer or dtype.is_narrow_float):
         raise Refusal(f"{node.op_type}: the quantized type must be an integer", dtype.value, "quantize to int8")
@@ -218,7 +217,7 @@ def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DTyp
             node.input(scale_at + 1) if node.has(scale_at + 1) else node.constant("zero", np.zeros((), dtype.numpy))
         )
         zero = reshaped(node, zero_point, (), "zero.scalar")
-        return emit_elementwise(node, QuantizeBy(dtype), real, scale, zero, suffix=suffix)
+        return emit_elementwise(node, QuantizeBy(dtype), real, scale, zero)
     steps = emit_elementwise(node, Binary("Div"), real, scale, suffix="ratio")
     if dtype.is_integer:
         steps = node.emit(Unary("Round"), steps, suffix="rounded")
@@ -226,10 +225,10 @@ def _emit_plain_quantize(node: OnnxNode, real: Value, scale_at: int, dtype: DTyp
         zero = _spread(node, _as_real(node, node.input(scale_at + 1), "zero"), real.type, axis, "zero")
         steps = emit_elementwise(node, Binary("Add"), steps, zero, suffix="shifted")
     if dtype.is_narrow_float:
-        return node.emit(Cast(dtype, bool(node.attr("saturate", 1))), steps, suffix=suffix)
+        return node.emit(Cast(dtype, bool(node.attr("saturate", 1))), steps)
     low, high = dtype.limits
     steps = node.emit(Clamp(float(low), float(high)), steps, suffix="saturated")
-    return node.emit(Cast(dtype), steps, suffix=suffix)
+    return node.emit(Cast(dtype), steps)
 
 
 def _emit_plain_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str, axis: int) -> Value:
@@ -411,13 +410,13 @@ def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **att
     return result
 
 
-def products_bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value, axis: int = 0) -> Value:
+def products_bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value) -> Value:
     """Return a dequantized int32 bias; its scale is the input scale times the weight scale."""
     if x_scale.data is None or w_scale.data is None:
         unit = emit_elementwise(node, Binary("Mul"), x_scale, w_scale, suffix="bias.scale")
         return emit_elementwise(node, Binary("Mul"), _as_real(node, bias, "bias"), unit, suffix="bias")
     unit64 = x_scale.data.astype(np.float64).reshape(-1) * w_scale.data.astype(np.float64).reshape(-1)
-    quant = _quant(unit64.astype(np.float32), 0, axis, max(bias.type.rank, 1))
+    quant = _quant(unit64.astype(np.float32), 0, 0, max(bias.type.rank, 1))
     if bias.data is None:
         assume_quant(bias, quant, node)
         return node.emit(Dequantize(), bias, suffix="bias")

@@ -142,7 +142,6 @@ class Weights(NamedTuple):
     p: Array | None
 
 
-@dataclass(frozen=True)
 class Recurrent(Partial, Stepwise, Cell, Operator):
     """A recurrent layer over sequences, as ONNX defines RNN, LSTM and GRU (the subclasses).
 
@@ -470,7 +469,6 @@ def _are_constant(node: Node) -> bool:
     return node.input(W).data is not None and node.input(R).data is not None
 
 
-@dataclass(frozen=True)
 class Rnn(Recurrent):
     """A simple recurrent layer (ONNX RNN): h' = f(W x + R h + Wb + Rb)."""
 
@@ -486,7 +484,6 @@ class Rnn(Recurrent):
         return {**sums, "hidden": self._gate(sums["gates"], self.activations[d][0])}
 
 
-@dataclass(frozen=True)
 class Lstm(Recurrent):
     """A long short-term memory (ONNX LSTM).
 
@@ -530,7 +527,6 @@ class Lstm(Recurrent):
         return [*super().options(layer, functions), own]
 
 
-@dataclass(frozen=True)
 class Gru(Recurrent):
     """A gated recurrent unit (ONNX GRU).
 

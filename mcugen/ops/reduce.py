@@ -126,7 +126,6 @@ _SUMS = ("mean", "sum")
 _EXTREMES = ("max", "min")
 
 
-@dataclass(frozen=True)
 class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, FunctionFamily):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
@@ -322,7 +321,6 @@ def _accumulator(dtype: DType, row: Reduction, widest: bool) -> str:
     return ("uint64_t" if dtype.nbytes == 8 or widest else "uint32_t") if row.wraps else dtype.c
 
 
-@dataclass(frozen=True)
 class RowSums(Operator):
     """Running sums of an image by channel: y = sums + the sum of one more row.
 
@@ -346,7 +344,6 @@ class RowSums(Operator):
         call_row_sums(node, builder)
 
 
-@dataclass(frozen=True)
 class MeanOfSums(Operator):
     """The mean of a quantized image x, computed from its sums per channel.
 
@@ -380,7 +377,6 @@ class MeanOfSums(Operator):
 # ------------------------------------------------------------------------------------ position of an extreme
 
 
-@dataclass(frozen=True)
 class Arg(Permutable, Simplifiable, FunctionFamily):
     """y = index of the largest (or smallest) element along `axis`, which stays as an axis of size 1.
 

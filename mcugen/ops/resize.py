@@ -57,7 +57,6 @@ def _index_table(entries: Sequence[int]) -> Array:
 # -------------------------------------------------------------------------------------------------- nearest
 
 
-@dataclass(frozen=True)
 class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
     """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]; `indices` has None for every axis that stays."""
 
@@ -250,7 +249,6 @@ def _steps(taps: Taps, size: int, bits: int) -> tuple[RowWindow, Taps] | None:
     return window, Taps(tuple(low.tolist()), tuple(weight.tolist()))
 
 
-@dataclass(frozen=True)
 class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
     """Linear interpolation along one or two axes; `taps` has None for every axis that stays as it is."""
 
@@ -490,7 +488,6 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 # -------------------------------------------------------------------------------------------------- weights
 
 
-@dataclass(frozen=True)
 class Resample(Permutable, Operator):
     """Any interpolation along one axis: y[j] = Σ_k weights[j][k] · x[start[j] + k]."""
 

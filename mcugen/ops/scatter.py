@@ -112,7 +112,6 @@ def _call(
     builder.call(node, Call(kernel, operands, params, [option], inplace=[("y", "x")], variant=variant))
 
 
-@dataclass(frozen=True)
 class ScatterElements(Operator):
     """y = x, then y[.., index[i], ..] ∘= updates[i] for all i in order, with the index along `axis`.
 
@@ -167,7 +166,6 @@ A scatter that writes less may be faster in place.
 """
 
 
-@dataclass(frozen=True)
 class ScatterND(Simplifiable, Operator):
     """y = x, then y[index[j, 0], index[j, 1], …] ∘= updates[j] for all j in order; ∘ is the `reduction`."""
 
@@ -258,7 +256,6 @@ def _with_part(graph: Graph, node: Node, x: Value, part: Value, box: Sequence[tu
     return graph.add(Concat(axis), parts, node.origin, before=node).output
 
 
-@dataclass(frozen=True)
 class TensorScatter(Operator):
     """y = x, then y[b, m, first[b] + s] = updates[b, m, s], with s along `axis`; `circular` wraps at the end."""
 

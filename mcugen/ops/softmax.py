@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 
-@dataclass(frozen=True)
 class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifiable, Operator):
     """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm if `log`.
 

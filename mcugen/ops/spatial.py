@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mcugen.core.errors import ModelError
 from mcugen.hir.operator import ElementRun, Operator, Partition, Permutation, Shard, Signature
@@ -35,7 +35,6 @@ def shard_channels(t: TensorType, start: int, stop: int) -> ElementRun:
     )
 
 
-@dataclass(frozen=True)
 class Spatial(Permutable, Operator):
     """Base of operators with a sliding window. Channels first: x [N, C, *space]; channels last: x [N, *space, C].
 

@@ -255,7 +255,6 @@ _schedule = lru_cache(maxsize=4096)(Schedule)
 """Several ways to group a graph have many groups in common, and a schedule is most of the work of making one."""
 
 
-@dataclass(frozen=True)
 class Streamed(Operator):
     """A group of layers that is computed row by row, with line buffers between the layers.
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -32,7 +31,6 @@ _MAX_BIN_SAMPLES = 1024
 """Samples along one side of a bin, where the region's size decides: a bound for regions that make no sense."""
 
 
-@dataclass(frozen=True)
 class RoiAlign(Operator):
     """y[r, c, i, j] = the average or maximum of x[batch[r], c] at sample points in bin (i, j) of region r.
 
@@ -158,7 +156,6 @@ def _neighbours(at: Array, size: int) -> tuple[int, int, Array]:
     return low, low + 1, at - at.dtype.type(low)
 
 
-@dataclass(frozen=True)
 class MaxRoiPool(Operator):
     """y[r, c, i, j] = the largest element of x[batch, c] in bin (i, j) of region r; 0 if the bin is empty.
 

@@ -25,7 +25,6 @@ _LARGEST = 2**31 - 128
 """The largest float32 below 2³¹: beyond, real numbers saturate as they become integers."""
 
 
-@dataclass(frozen=True)
 class Cut(Elementwise):
     """y = min(max((⌊x⌋ · multiplier + offset) >> shift, low), high): rounds down, scales and clamps to integers.
 
@@ -86,7 +85,6 @@ def exact_cut(numerator: int, denominator: int, low: int, high: int) -> Cut | No
     return None
 
 
-@dataclass(frozen=True)
 class ChannelCut(Elementwise):
     """y = min(max((x · multiplier + 2³² · above + below) >> shift, low), high) for int32 x, with constants per channel.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.backends.cpu.pipeline import convert_integers
 from mcugen.core.options import DIVERGED_DB
-from mcugen.evaluation.layers import Histogram, LayerComparison, LayerError, compared
+from mcugen.evaluation.layers import Histogram, LayerComparison, LayerError, summarize_layers
 from mcugen.evaluation.metrics import METRICS, bounded, cosine, max_abs_error, sqnr_db
 from mcugen.evaluation.samples import as_stored, graph_endpoints
 from mcugen.evaluation.session import Session
@@ -64,7 +64,7 @@ def compare_layers(
             progress(number)
     sources = _sources(quantized.model.graph, {name for name, pair in pairs.items() if pair.integer_values})
     rows = [_row(quantized, value, node, pairs[value.name], sources[value]) for value, node in _layers(quantized.model)]
-    return compared(rows, len(samples), threshold_db)
+    return summarize_layers(rows, len(samples), threshold_db)
 
 
 def integer_graph(quantized: Quantization) -> Graph:

@@ -355,15 +355,6 @@ def refit_range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme
     return round_outward(low), round_outward(high)
 
 
-def clipping_share(tensor: TensorProfile, low: float, high: float) -> float:
-    """Return the share of elements outside [low, high], from 0 to 1, estimated from the histogram."""
-    if tensor.low == tensor.high:
-        return float(not low <= tensor.low <= high)
-    share = np.concatenate([[0.0], np.cumsum(tensor.counts)]) / tensor.counts.sum()
-    below, upto = np.interp([low, high], tensor.edges, share)
-    return float(below + 1.0 - upto)
-
-
 def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
     """Return the expected mean squared error of clipping and rounding a tensor, estimated from its histogram.
 
@@ -403,20 +394,6 @@ def _noises(tensor: TensorProfile, scales: Array, zero_points: Array, dtype: DTy
         noises[at] = inside.sum(-1)
     noises /= counts.sum()
     return noises
-
-
-def expected_sqnr(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
-    """Return the expected SQNR of the tensor itself in dB, estimated from its histogram.
-
-    Args:
-        tensor: The profile.
-        params: The scale and the zero point.
-        dtype: The integer type.
-    """
-    middle, counts = tensor.filled_bins
-    signal = float(np.average(middle**2, weights=counts))
-    noise = expected_noise(tensor, params, dtype)
-    return 10 * math.log10(signal / noise) if signal and noise else math.inf
 
 
 # ----------------------------------------------------------------------------------------------------- methods

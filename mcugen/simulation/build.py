@@ -86,21 +86,38 @@ class TargetImages:
     """The image whose hook measures the stack of each layer."""
 
 
+@dataclass(frozen=True)
+class _Build:
+    """A compiler, and the user's library, to which failures of its headers and its archive are attributed."""
+
+    compiler: Compiler
+    library: Linked
+    archive_flags: Sequence[str]
+    """Compiler flags that the library's archive must be built with."""
+    link_flags: tuple[str, ...] = ()
+
+    def program(self, name: str, units: Sequence[Unit]) -> Path:
+        """Compile the units, link them, and return the path of the program."""
+        self.compile(units)
+        return self.link(name, units)
+
+    def compile(self, units: Sequence[Unit]) -> None:
+        with self.library.blamed_for_headers():
+            self.compiler.compile(units)
+
+    def link(self, name: str, units: Sequence[Unit], flags: Sequence[str] = ()) -> Path:
+        objects = [*(unit.object for unit in units), *self.library.archives]
+        with self.library.blamed_for_archive(self.archive_flags):
+            return self.compiler.link(name, objects, (*self.link_flags, *flags))
+
+
 def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
     """Build the program that runs the model on this computer, with address and UB sanitizers if `checks` asks for them.
 
     A program that $CC links statically has the UB sanitizer alone, and traps.
     """
-    library = Linked.of(bundle, files, "host")
-    _write_sources(bundle, folder)
-    command = host_compiler()
-    sanitizers = (_STATIC if "-static" in command else _CHECKS[checks]) if checks is not Checks.NONE else ()
-    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *sanitizers), folder)
-    units = _joined_units(bundle, folder) if checks in _JOINED else _host_units(bundle)
-    with library.blamed_for_headers():
-        compiler.compile(units)
-    with library.blamed_for_archive(command):
-        return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], ())
+    build = _host_build(bundle, folder, checks, files)
+    return build.program("model.out", _joined_units(bundle, folder) if checks in _JOINED else _host_units(bundle))
 
 
 def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: LibraryFiles | None = None) -> Path:
@@ -116,9 +133,8 @@ def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: 
     _write_sources(bundle, folder)
     compiler = Compiler((find_program("gcc"),), (*_COMMON, *_HOST, *library.flags, "-O0"), folder)
     model = [replace(unit, flags=(*unit.flags, *counters)) for unit in _model_units(bundle)]
-    units = [*_harness_units(("host", "main"), ()), *model]
-    compiler.compile(units)
-    return compiler.link("model.out", [*(unit.object for unit in units), *library.archives], counters)
+    build = _Build(compiler, library, compiler.program, tuple(counters))
+    return build.program("model.out", [*_harness_units(("host", "main"), ()), *model])
 
 
 def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, checks: bool) -> Path:
@@ -171,29 +187,19 @@ def build_target(
         stacks: Whether to build an image that measures the stack of each layer.
         files: Library that the model calls.
     """
-    library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
-    (folder / "link.ld").write_text(_linker_script(bundle, machine))
-    compiler = _target_compiler(board, machine, library, folder)
-
+    build = _target_build(bundle, board, machine, folder, files)
     harness = _measuring_units(machine, len(bundle.layers))
     nothing = _harness_units(("empty",), ()) if empty else []
     model = [replace(unit, flags=(*unit.flags, *_COPIED)) for unit in _model_units(bundle)]
     hooked = _hooked_units(bundle, model) if hooks or stacks else model
     painting = [_painting(unit) for unit in harness] if stacks else harness
-    with library.blamed_for_headers():
-        compiler.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked, *painting])))
-
-    def link(name: str, units: list[Unit], harness: list[Unit] = harness) -> Path:
-        objects = [unit.object for unit in [*harness, *units]]
-        with library.blamed_for_archive(board.cflags):
-            return compiler.link(name, [*objects, *library.archives], _LINK)
-
+    build.compile(list(dict.fromkeys([*model, *harness, *nothing, *hooked, *painting])))
     return TargetImages(
-        model=link("model.elf", model),
-        empty=link("empty.elf", nothing) if empty else None,
-        layers=link("layers.elf", hooked) if hooks else None,
-        stacks=link("stacks.elf", hooked, painting) if stacks else None,
+        model=build.link("model.elf", [*harness, *model]),
+        empty=build.link("empty.elf", [*harness, *nothing]) if empty else None,
+        layers=build.link("layers.elf", [*harness, *hooked]) if hooks else None,
+        stacks=build.link("stacks.elf", [*painting, *hooked]) if stacks else None,
     )
 
 
@@ -208,9 +214,9 @@ def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path,
         joins: A linker command that merges the compiler's objects into one; empty: link them as they are. gcc compiles
             the harness.
     """
-    _write_sources(bundle, folder)
     units = [replace(unit, flags=()) for unit in _model_units(bundle)]
     program, *options = command
+    _write_sources(bundle, folder)
     Compiler((find_program(program), *options), ("-std=c99", "-Imodel"), folder).compile(units)
     model = [unit.object for unit in units]
     if joins:
@@ -221,9 +227,8 @@ def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path,
         gcc, units = Compiler((find_program("gcc"),), (*_COMMON, *_HOST), folder), _harness_units(("host", "main"), ())
         return _linked(gcc, units, model, ())
     machine = find_machine(board)
-    (folder / "link.ld").write_text(_linker_script(bundle, machine))
-    gcc = _target_compiler(board, machine, Linked.of(bundle, None, board.cpu), folder)
-    return _linked(gcc, _measuring_units(machine, 0), model, _LINK)
+    build = _target_build(bundle, board, machine, folder)
+    return _linked(build.compiler, _measuring_units(machine, 0), model, _LINK)
 
 
 def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tuple[str, ...]) -> Path:
@@ -249,47 +254,30 @@ def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder:
     harness = _write_model(bundle, folder)
     values = {"name": bundle.name, "macro": bundle.name.upper(), "inputs": bundle.inputs, "outputs": bundle.outputs}
     (harness / "cores.c").write_text(_render("cores.c.j2", counts=counts, **values))
-    (folder / "link.ld").write_text(_linker_script(bundle, machine))
     own = (*_HOOKED, "-include", str(HARNESS_DIR / "on_cores.h")) if counts else ("-DMCUGEN_CORES_SEV",)
     model = [replace(unit, flags=(*unit.flags, *own)) for unit in _model_units(bundle)]
     stems = ("startup", "semihosting", f"{machine.harness}/reset", "cores")
     units = [*_harness_units(stems, (*_NO_MEMSET, *own[2 * counts :])), *model]
-    compiler = _target_compiler(board, machine, Linked.of(bundle, None, board.cpu), folder)
-    compiler.compile(units)
-    return compiler.link("cores.elf", [unit.object for unit in units], _LINK)
+    return _target_build(bundle, board, machine, folder).program("cores.elf", units)
 
 
 def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
     """Build the validation firmware as a program for this computer that talks over standard input and output."""
-    library = Linked.of(bundle, files, "host")
-    _write_sources(bundle, folder)
-    command = host_compiler()
-    sanitizers = (_STATIC if "-static" in command else _CHECKS[checks]) if checks is not Checks.NONE else ()
-    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *sanitizers), folder)
-    units = [*_harness_units(("wire_host", "wire"), ()), *_validated_units(bundle, ())]
-    with library.blamed_for_headers():
-        compiler.compile(units)
-    with library.blamed_for_archive(command):
-        return compiler.link("wire.out", [*(unit.object for unit in units), *library.archives], ())
+    build = _host_build(bundle, folder, checks, files)
+    return build.program("wire.out", [*_harness_units(("wire_host", "wire"), ()), *_validated_units(bundle, ())])
 
 
 def build_wire_target(
     bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
 ) -> Path:
     """Build the validation firmware for a QEMU machine with the board's flags; it talks over the first serial port."""
-    library = Linked.of(bundle, files, board.cpu)
     _write_sources(bundle, folder)
-    (folder / "link.ld").write_text(_linker_script(bundle, machine))
     prefix = f"-D{bundle.name.upper()}_VALIDATE"
-    compiler = _target_compiler(board, machine, library, folder)
     harness = ("startup", "semihosting", "wire", f"{machine.harness}/reset", f"{machine.harness}/uart")
     own = ("-include", str(HARNESS_DIR / "stack.h"), f"{prefix}_STACK=stack_bottom", f"{prefix}_SYSTICK=1")
     port = (*_NO_MEMSET, f"-DHARNESS_UART={machine.uart:#x}u")
     units = [*_harness_units(harness, port), *_validated_units(bundle, own)]
-    with library.blamed_for_headers():
-        compiler.compile(units)
-    with library.blamed_for_archive(board.cflags):
-        return compiler.link("wire.elf", [*(unit.object for unit in units), *library.archives], _LINK)
+    return _target_build(bundle, board, machine, folder, files).program("wire.elf", units)
 
 
 def _validated_units(bundle: Bundle, flags: tuple[str, ...]) -> list[Unit]:
@@ -306,18 +294,13 @@ def build_parts(
     Returns:
         The paths of both programs; the difference of their sizes is what the functions add to a firmware.
     """
-    library, machine = Linked.of(bundle, files, board.cpu), find_machine(board)
-    _write_model(bundle, folder)
-    (folder / "link.ld").write_text(_linker_script(bundle, machine))
-    (folder / "harness" / "main.c").write_text("int main(void) { return 0; }\n")
-    compiler = _target_compiler(board, machine, library, folder)
+    machine = find_machine(board)
+    (_write_model(bundle, folder) / "main.c").write_text("int main(void) { return 0; }\n")
+    build = _target_build(bundle, board, machine, folder, files)
     units = [*_measuring_units(machine, 0), *_model_units(bundle)]
-    with library.blamed_for_headers():
-        compiler.compile(units)
-    objects = [*(unit.object for unit in units), *library.archives]
+    build.compile(units)
     kept = [f"-Wl,--undefined={root}" for root in roots]
-    with library.blamed_for_archive(board.cflags):
-        return compiler.link("parts.elf", objects, (*_LINK, *kept)), compiler.link("empty.elf", objects, _LINK)
+    return build.link("parts.elf", units, kept), build.link("empty.elf", units)
 
 
 def flags_of(board: Board) -> str:
@@ -325,11 +308,27 @@ def flags_of(board: Board) -> str:
     return " ".join(flag for flag in (*_COMMON, *board.cflags) if flag.startswith(("-O", "-m", "-std")))
 
 
-def _target_compiler(board: Board, machine: Machine, library: Linked, folder: Path) -> Compiler:
-    """Return the compiler with the board's flags last: they may ask for another optimization level."""
-    toolchain = machine.toolchain
-    flags = (*toolchain.library, *_COMMON, "-I", str(HARNESS_DIR / machine.harness), *library.flags)
-    return Compiler((find_program(toolchain.gcc),), (*flags, *board.cflags), folder)
+def _host_build(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None) -> _Build:
+    """Write all sources, and return the build of a program for this computer."""
+    library = Linked.of(bundle, files, "host")
+    _write_sources(bundle, folder)
+    command = host_compiler()
+    sanitizers = (_STATIC if "-static" in command else _CHECKS[checks]) if checks is not Checks.NONE else ()
+    compiler = Compiler(command, (*_COMMON, *_HOST, *library.flags, *sanitizers), folder)
+    return _Build(compiler, library, command)
+
+
+def _target_build(
+    bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
+) -> _Build:
+    """Write the linker script, and return the build of firmware for a QEMU machine.
+
+    The board's flags come last: they may ask for another optimization level.
+    """
+    library, toolchain = Linked.of(bundle, files, board.cpu), machine.toolchain
+    (folder / "link.ld").write_text(_linker_script(bundle, machine))
+    flags = (*toolchain.library, *_COMMON, "-I", str(HARNESS_DIR / machine.harness), *library.flags, *board.cflags)
+    return _Build(Compiler((find_program(toolchain.gcc),), flags, folder), library, board.cflags, _LINK)
 
 
 def _measuring_units(machine: Machine, layers: int) -> list[Unit]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from mcugen.evaluation.layers import NO_INTEGER_FORM, LayerError, compared
+from mcugen.evaluation.layers import NO_INTEGER_FORM, LayerError, summarize_layers
 from mcugen.reporting.text import print_comparison
 
 EMPTY = LayerError("", [], "conv", "int8", "", "minmax", -1.0, 1.0, 0.0, 40.0, None, 1.0, 0.0, [])
@@ -23,22 +23,22 @@ CHAIN = [layer("x", None), layer("a", 50.0, "x"), layer("b", 45.0, "a"), layer("
 
 
 def test_the_first_below_the_threshold_diverges():
-    assert compared(CHAIN, 4, 40.0).first_diverging == "c"
-    assert compared(CHAIN, 4, 50.0).first_diverging == "b"
-    assert compared(CHAIN, 4, 20.0).first_diverging is None
+    assert summarize_layers(CHAIN, 4, 40.0).first_diverging == "c"
+    assert summarize_layers(CHAIN, 4, 50.0).first_diverging == "b"
+    assert summarize_layers(CHAIN, 4, 20.0).first_diverging is None
 
 
 def test_the_steepest_fall_is_against_the_worst_source():
     """Layer `a` falls from an exact input: what quantization costs at least is no fall."""
-    assert compared(CHAIN, 4).steepest_fall == "c"
+    assert summarize_layers(CHAIN, 4).steepest_fall == "c"
     branches = [*CHAIN, layer("e", 29.0, "a", "c"), layer("f", 20.0, "a")]
-    assert compared(branches, 4).steepest_fall == "f"
-    assert compared(CHAIN[:2], 4).steepest_fall is None
+    assert summarize_layers(branches, 4).steepest_fall == "f"
+    assert summarize_layers(CHAIN[:2], 4).steepest_fall is None
 
 
 def test_worst_first():
     unknown = replace(layer("u", None), cosine=None)
-    found = compared([*CHAIN, unknown], 4)
+    found = summarize_layers([*CHAIN, unknown], 4)
     assert [row.name for row in found.worst_first] == ["c", "d", "b", "a", "x"]
     assert math.isinf(unknown.quality)
 
@@ -47,7 +47,7 @@ def printed(all_layers: bool, width: int = 140) -> list[str]:
     kept = replace(layer("k", 44.0, "d"), precision="float32", reason=NO_INTEGER_FORM, low=None, high=None)
     console = Console(width=width, record=True, file=None, force_terminal=False)
     with console.capture() as capture:
-        print_comparison(compared([*CHAIN, kept], 4, 40.0), console, all_layers)
+        print_comparison(summarize_layers([*CHAIN, kept], 4, 40.0), console, all_layers)
     return capture.get().splitlines()
 
 

@@ -384,8 +384,8 @@ def test_measuring_takes_up_every_declared_kernel(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(measure_costs, "declared_kernels", lambda: kernels)
     monkeypatch.setattr(measure_costs, "models", lambda kind: [measure_costs.dense_layers(kind)])
     monkeypatch.setattr(Dense, "kernels", (*Dense.kernels, made_up))
-    wanted = measure_costs.declared(load_board("nrf52840").features)
+    wanted = measure_costs.measurable_kernels(load_board("nrf52840").features)
     assert {"made_up", "dense_s8_dsp", "conv2d_f32"} <= {k.name for k in wanted}
     assert not {"foreign", "theirs", "dense_s8_mve"} & {k.name for k in wanted}
-    taken = {k.name for k, _ in measure_costs.takers(wanted, "nrf52840")}
+    taken = {k.name for k, _ in measure_costs.models_of_kernels(wanted, "nrf52840")}
     assert {"made_up", "dense_s8_dsp"} <= taken and "conv2d_f32" not in taken

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -28,14 +28,12 @@ def test_a_template_reads_what_its_kernel_declares(kernel: Kernel):
     assert kernel.what, "says what it computes"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sizes(Params):
     count: Annotated[int, "elements of x"]
     offset: Annotated[Wide, "added to each product"]
     factor: Annotated[float | None, "of the sum"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Flags(Options):
     fast: Annotated[bool, "whether it is in a hurry"]
 
@@ -106,7 +104,6 @@ def test_names_that_only_one_side_knows(template: str, said: list[str]):
     assert all(words in sentence for words, sentence in zip(said, found, strict=True))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Place(Params):
     at: Annotated[int, "where x lies, for assembly"]
     by_place: ClassVar[bool] = True

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import pytest
@@ -33,7 +33,6 @@ from mcugen.reporting.kernels import declared_kernels
 ZERO = Double(0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Some(Params):
     """Members of each kind."""
 
@@ -45,7 +44,6 @@ class Some(Params):
     real_: Annotated[Real | None, "as computed"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Axes(ByAxis):
     """Members by axis."""
 
@@ -54,7 +52,6 @@ class Axes(ByAxis):
     start: Annotated[int | None, "where it begins"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Flags(Options):
     """One option."""
 
@@ -143,7 +140,6 @@ def test_members_are_found_by_name():
 def test_members_of_a_longer_name_are_another_declaration():
     """Whatever the order of declarations is: `d` names no member of `d_s`, and no single one called `depth`."""
 
-    @dataclass(frozen=True, kw_only=True)
     class Steps(Params):
         d_s: Annotated[Mapping[str, Trained], "trips of s"]
         depth: Annotated[int, "single"]

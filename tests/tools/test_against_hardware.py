@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from against_hardware import MARKS, MODELS, TARGETS, Row, estimated, program_table
+from against_hardware import MARKS, MODELS, TARGETS, Row, estimate_all, program_table
 from hardware.measured import PROGRAMS, Measured
 from hardware.networks import write_network
 
@@ -20,9 +20,9 @@ def row(measured: int, estimate: int | None) -> Row:
 
 
 def test_programs_without_sources_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert list(estimated(PROGRAMS, None, tmp_path)) == []
+    assert list(estimate_all(PROGRAMS, None, tmp_path)) == []
     (tmp_path / "tigris").mkdir()
-    assert list(estimated(PROGRAMS[:4], tmp_path, tmp_path)) == []
+    assert list(estimate_all(PROGRAMS[:4], tmp_path, tmp_path)) == []
     told = " ".join(capsys.readouterr().err.split())
     assert "TiGrIS, CMSIS-NN: left out, since --sources has no tigris, tigris-runtime, CMSIS-NN" in told
     assert "pico2: ts, TiGrIS, plain C: left out" in told

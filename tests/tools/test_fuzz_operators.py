@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from fuzz import BATCH, Finding, Mutant, check_apart, mutate, single_nodes, words_of
+from fuzz import BATCH, Finding, Mutant, attribute_strings, check_in_process, mutate, single_nodes
 from onnx_tests import Case
 
 SEEDS_OF_SWEEP = 2
@@ -23,7 +23,7 @@ def one_per_operator(tests: Sequence[Case]) -> list[Case]:
 
 def bugs(mutants: Sequence[Mutant]) -> list[Finding]:
     batches = [mutants[start : start + BATCH] for start in range(0, len(mutants), BATCH)]
-    findings = [f for batch in batches for f in check_apart(batch)]
+    findings = [f for batch in batches for f in check_in_process(batch)]
     assert {f.label for f in findings} == {m.label for m in mutants}
     assert {f.state for f in findings} >= {"refused", "passed"}
     return [f for f in findings if f.is_bug]
@@ -31,7 +31,7 @@ def bugs(mutants: Sequence[Mutant]) -> list[Finding]:
 
 def test_one_mutant_of_every_fourth_operator() -> None:
     tests = single_nodes()
-    words = words_of(tests)
+    words = attribute_strings(tests)
     assert bugs([mutate(case, 0, words) for case in one_per_operator(tests)[::4]]) == []
 
 
@@ -39,5 +39,5 @@ def test_one_mutant_of_every_fourth_operator() -> None:
 @pytest.mark.parametrize("seed", range(1, 1 + SEEDS_OF_SWEEP))
 def test_mutants_of_every_test(seed: int) -> None:
     tests = single_nodes()
-    words = words_of(tests)
+    words = attribute_strings(tests)
     assert bugs([mutate(case, seed, words) for case in tests]) == []

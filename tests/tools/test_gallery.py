@@ -31,7 +31,7 @@ def test_what_explore_says_becomes_a_chapter(monkeypatch: pytest.MonkeyPatch, tm
     subject = gallery.Subject(
         "digits/digits_int8.onnx", "digits", options="--no-simulate --data examples/digits/eval.npz"
     )
-    found = gallery.explored(subject, 1)
+    found = gallery.explore_subject(subject, 1)
     text = gallery.chapter(subject, found)
     assert "Digits, 113,248 multiply-accumulates, 5,362 parameters; top1 99." in text
     lines = [line for line in text.splitlines() if line.startswith("| `")]

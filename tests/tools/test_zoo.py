@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import zoo
-from benchmark.reasons import reasons
+from benchmark.reasons import excess_reasons
 from onnx_models import Net
 from shared_models import SHARED
 
@@ -97,15 +97,15 @@ def test_a_peer_stands_beside_a_float_model(monkeypatch):
 
 def test_a_table_keeps_what_was_not_measured_again():
     rows = [zoo.Row("net", "given", board, failure="slow").cells() for board in ("rp2040", "nrf52840")]
-    old = zoo.updated("", rows, zoo.HEADINGS)
-    new = zoo.updated(old, [zoo.Row("net", "given", "rp2040", failure="fast").cells()], zoo.HEADINGS).splitlines()
+    old = zoo.merge_rows("", rows, zoo.HEADINGS)
+    new = zoo.merge_rows(old, [zoo.Row("net", "given", "rp2040", failure="fast").cells()], zoo.HEADINGS).splitlines()
     assert [line.split("|")[-2].strip() for line in new[2:]] == ["slow", "fast"]
 
 
 def test_a_row_that_tells_nothing_any_more_goes():
-    old = zoo.updated("", [["net", "int8", "nrf52840", "because."]], zoo.WHY)
+    old = zoo.merge_rows("", [["net", "int8", "nrf52840", "because."]], zoo.WHY)
     assert "because." in old
-    assert len(zoo.updated(old, [["net", "int8", "nrf52840", ""]], zoo.WHY).splitlines()) == 2
+    assert len(zoo.merge_rows(old, [["net", "int8", "nrf52840", ""]], zoo.WHY).splitlines()) == 2
 
 
 @pytest.mark.qemu
@@ -118,7 +118,7 @@ def test_what_is_above_the_aims_says_why_by_the_program_itself():
     net.output("y")
     samples = {"x": random.normal(0, 1, (8, 20, 1, 6)).astype(np.float32)}
     made = Compilation(net.model(), load_board("nrf52840"), CompileOptions(), Quantizing(calibration=samples))
-    found = reasons(made.compiled, made.report().layers)
+    found = excess_reasons(made.compiled, made.report().layers)
     for sentence in (
         r"\d+% is no product \(softmax \d+%: [\d.]+ instructions an element of 160\)\.",
         r"Layers with products take [\d.]+, \d+% of it in \d of \d that have at most 64 products an output\.",
@@ -128,9 +128,9 @@ def test_what_is_above_the_aims_says_why_by_the_program_itself():
     border = Net()
     border.output(border.quantize(border.input("x", 1, 900), 0.03, out="y"), dtype=np.int8)
     made = Compilation(border.model(), load_board("nrf52840"))
-    assert not reasons(made.compiled, made.report().layers)  # nothing is multiplied
+    assert not excess_reasons(made.compiled, made.report().layers)  # nothing is multiplied
     plain = Compilation(net.model(), load_board("rp2040"), CompileOptions(), Quantizing(calibration=samples))
-    assert not reasons(plain.compiled, plain.report().layers)
+    assert not excess_reasons(plain.compiled, plain.report().layers)
 
 
 @pytest.mark.qemu

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from benchmark.figures import LayerFigures, Row, quotient
 from benchmark.recorded import Study, Tflm
-from benchmark.tables import Cell, Table, notes, short, show
+from benchmark.tables import Cell, Table, format_number, notes, short_cpu_name
 
 STUDIED = "cortex-m4"
 """The CPU whose cycles were recorded, and whose layers are told most of."""
@@ -20,24 +20,29 @@ _GOAL_COLUMNS = (
 
 
 def by_goal(model: str, rows: Sequence[Row], tflm: Tflm, study: Study) -> Table:
-    """A line for each CPU and goal; ratios are mcugen's figure by the recorded one."""
+    """Return a table with a row for each CPU and goal; ratios are mcugen's figure over the recorded one."""
     return Table(f"{model}: CPUs and goals", _GOAL_COLUMNS, [_goal(row, tflm, study) for row in rows])
 
 
 def _goal(row: Row, tflm: Tflm, study: Study) -> list[Cell]:
-    head: list[Cell] = [short(row.cpu), row.goal]
+    head: list[Cell] = [short_cpu_name(row.cpu), row.goal]
     ours, theirs = row.mcugen.figures, tflm.figures(row.model, row.cpu)
     if ours is None:
         return [*head, *("-" for _ in _GOAL_COLUMNS[3:]), notes(row)]
     recorded = study.cycles(row.model) if row.cpu == STUDIED else (None, None)
-    cycles: list[Cell] = [show(ours.cycles), *(quotient(ours.cycles, other) for other in recorded)]
+    cycles: list[Cell] = [format_number(ours.cycles), *(quotient(ours.cycles, other) for other in recorded)]
     return [
-        *(*head, show(ours.instructions), _per_mac(ours.instructions, row.macs)),
+        *(*head, format_number(ours.instructions), _per_mac(ours.instructions, row.macs)),
         quotient(ours.instructions, theirs and theirs.instructions),
         quotient(ours.instructions, study.instructions(row.model, row.cpu)),
         *(*cycles, _milliseconds(ours.cycles, row.clock_hz)),
-        *(show(ours.code), quotient(ours.code, theirs and theirs.code), show(ours.weights)),
-        *(show(ours.arena), quotient(ours.arena, theirs and theirs.arena), show(ours.stack), row.mcugen.note),
+        *(format_number(ours.code), quotient(ours.code, theirs and theirs.code), format_number(ours.weights)),
+        *(
+            format_number(ours.arena),
+            quotient(ours.arena, theirs and theirs.arena),
+            format_number(ours.stack),
+            row.mcugen.note,
+        ),
     ]
 
 
@@ -50,7 +55,7 @@ def _milliseconds(cycles: int | None, clock_hz: int) -> str:
 
 
 def by_layer(model: str, rows: Sequence[Row], tflm: Tflm, study: Study) -> Table:
-    """A line for each layer, with columns for each CPU; layers of different CPUs are joined by their names."""
+    """Return a table with a row for each layer and columns for each CPU, joined by the layers' names."""
     columns: list[str] = ["layer", "output", "MACs"]
     parts = [_Layers(row, tflm, study) for row in rows if row.mcugen.layers]
     for part in parts:
@@ -66,7 +71,7 @@ def _line(layer: LayerFigures, parts: Sequence[_Layers]) -> list[Cell]:
 
 
 def _head(layer: LayerFigures) -> list[Cell]:
-    """Operator and output."""
+    """Return the cells of operator and output shape."""
     return [layer.op, "x".join(map(str, layer.shape[1:]))]
 
 
@@ -81,12 +86,14 @@ _UNITS = {
 
 
 def by_unit(model: str, rows: Sequence[Row]) -> Table:
-    """Where the instructions of each layer go, on the CPU whose layers are told most of."""
+    """Return a table of the instructions of each layer by unit of the CPU STUDIED."""
     layers = [layer for row in rows if row.cpu == STUDIED for layer in row.mcugen.layers if layer.units]
     used = [unit for unit in _UNITS if any(layer.units.get(unit) for layer in layers)]
     columns = ("layer", "output", "instructions", *(_UNITS[unit] for unit in used))
-    title = f"{model}: where the instructions go, {short(STUDIED)}"
-    return Table(title, columns, [[*_head(layer), show(layer.instructions), *_shares(layer, used)] for layer in layers])
+    title = f"{model}: where the instructions go, {short_cpu_name(STUDIED)}"
+    return Table(
+        title, columns, [[*_head(layer), format_number(layer.instructions), *_shares(layer, used)] for layer in layers]
+    )
 
 
 def _shares(layer: LayerFigures, units: Sequence[str]) -> list[Cell]:
@@ -95,7 +102,7 @@ def _shares(layer: LayerFigures, units: Sequence[str]) -> list[Cell]:
 
 
 class _Layers:
-    """The columns of one CPU: of the one studied also kernel and cycles, and of peers what is known."""
+    """The columns of one CPU: for STUDIED also kernel and cycles, and figures of peers where they are known."""
 
     def __init__(self, row: Row, tflm: Tflm, study: Study) -> None:
         self.row = row
@@ -109,17 +116,17 @@ class _Layers:
 
     @property
     def columns(self) -> list[str]:
-        """Titles."""
+        """Return the titles of the columns."""
         titles = ["kernel"] * self._studied + ["instructions"] + ["/MAC", "cycles"] * self._studied
         titles += ["by TFLM"] * self._has_tflm + ["by study"] * self._has_study
-        return [f"{short(self.row.cpu)}\n{title}" for title in titles]
+        return [f"{short_cpu_name(self.row.cpu)}\n{title}" for title in titles]
 
     def cells(self, name: str) -> list[Cell]:
-        """Of the layer of that name; empty where this CPU has none."""
+        """Return the cells of a layer by its name; empty cells if this CPU has no such layer."""
         return self._cells.get(name, [None] * len(self.columns))
 
     def _layer(self, layer: LayerFigures, tflm: float | None, study: float | None) -> list[Cell]:
         retired = layer.instructions
         cells: list[Cell] = [layer.kernel] * self._studied
-        cells += [show(retired), *[_per_mac(retired, layer.macs), show(layer.cycles)] * self._studied]
+        cells += [format_number(retired), *[_per_mac(retired, layer.macs), format_number(layer.cycles)] * self._studied]
         return cells + [quotient(retired, tflm)] * self._has_tflm + [quotient(retired, study)] * self._has_study

@@ -29,7 +29,7 @@ EMX_OPTIONS = (
 
 
 def emx_bundle(path: Path, name: str, folder: Path) -> Bundle:
-    """Runs emx-onnx-cgen and wraps what it writes."""
+    """Run emx-onnx-cgen on a model, and wrap its code in a bundle."""
     code = folder / f"{name}_emx.c"
     folder.mkdir(parents=True, exist_ok=True)
     run([emx_program(), "compile", str(path), str(code), "--model-name", f"{name}_emx", *EMX_OPTIONS])
@@ -39,7 +39,7 @@ def emx_bundle(path: Path, name: str, folder: Path) -> Bundle:
 
 
 def wrap_emx(name: str, code: str, data: str, *, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> Bundle:
-    """A bundle whose arena holds inputs and outputs alone: emx has its other buffers on the stack."""
+    """Return a bundle whose arena holds inputs and outputs only; emx keeps its other buffers on the stack."""
     tensors = (*inputs, *outputs)
     parameters = emx_parameters(code, f"{name}_emx")
     if len(parameters) != len(tensors):
@@ -76,7 +76,7 @@ def wrap_emx(name: str, code: str, data: str, *, inputs: tuple[Port, ...], outpu
 
 
 def emx_parameters(code: str, entry: str) -> list[str]:
-    """Parameters of the function that computes the model, inputs before outputs."""
+    """Return the parameters of the model's entry function, inputs before outputs."""
     found = re.search(rf"^void {re.escape(entry)}\((.*)\) \{{$", code, re.MULTILINE)
     if not found:
         raise VerificationError(f"{EMX} must define the function it was asked for", f"no '{entry}'")
@@ -93,7 +93,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def emx_program() -> str:
-    """The program beside this Python, or on the PATH."""
+    """Return the path of the program, beside this Python or on the PATH."""
     beside = Path(sys.executable).with_name(EMX)
     found = str(beside) if beside.is_file() else shutil.which(EMX)
     if found is None:
@@ -102,7 +102,11 @@ def emx_program() -> str:
 
 
 def run(command: Sequence[str]) -> str:
-    """What the command printed; VerificationError if it fails."""
+    """Run a command and return its output.
+
+    Raises:
+        VerificationError: The command fails.
+    """
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """One layer: `elements` are those of its larger side, `channels` those of its output."""
+    """Figures of a layer; `elements` counts its larger side, `channels` its output's channels."""
 
     name: str
     op: str
@@ -43,18 +43,18 @@ class Figures:
 
     @property
     def flash(self) -> int:
-        """All bytes in flash."""
+        """Return all bytes in flash."""
         return self.code + self.weights
 
     @property
     def ram(self) -> int:
-        """All bytes in RAM."""
+        """Return all bytes in RAM."""
         return self.arena + self.static + self.stack
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Figures, or why there are none, and what a reader should know about them."""
+    """Figures, or a reason why there are none, with notes for the reader."""
 
     figures: Figures | None
     note: str = ""
@@ -66,7 +66,7 @@ NONE = Outcome(None)
 
 @dataclass(frozen=True)
 class Row:
-    """A model on a board, made for a goal. `macs` and `clock_hz` are the model's and the board's."""
+    """A model on a board, compiled for a goal. `macs` and `clock_hz` are the model's and the board's."""
 
     model: str
     board: str
@@ -78,12 +78,12 @@ class Row:
     clock_hz: int = 0
 
     def ratio(self, of: Callable[[Figures], float | None]) -> float | None:
-        """mcugen's figure by the peer's: below 1, mcugen is better."""
+        """Return mcugen's figure over the peer's: below 1, mcugen is better; None if one is unknown."""
         if self.mcugen.figures is None or self.peer.figures is None:
             return None
         return quotient(of(self.mcugen.figures), of(self.peer.figures))
 
 
 def quotient(ours: float | None, theirs: float | None) -> float | None:
-    """The ratio of two figures, where both are known and the second is not 0."""
+    """Return the ratio of two figures; None if one is unknown or the second is 0."""
     return None if ours is None or not theirs else ours / theirs

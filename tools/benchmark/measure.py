@@ -16,7 +16,7 @@ from typing import Any
 from benchmark.emx import EMX_OPTIONS, emx_bundle, emx_program, run
 from benchmark.figures import NONE, Figures, LayerFigures, Outcome, Row
 from benchmark.recorded import Tflm
-from benchmark.subjects import FLOAT_TOLERANCE, INT_TOLERANCE, ROOT, Subject, largest_error, load_subject
+from benchmark.subjects import FLOAT_TOLERANCE, INT_TOLERANCE, ROOT, Subject, largest_error, load_subject, roomy
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.identifiers import identifier
 from mcugen.core.board import Board, load_board
@@ -33,7 +33,7 @@ TIMED_BOARD = "corstone300"  # large enough for every model: the command line re
 
 @dataclass(frozen=True)
 class Job:
-    """A model on a board, for each of the goals; `flags` come behind the board's."""
+    """A model on a board, for each of the goals; `flags` follow the board's compiler flags."""
 
     path: Path
     board: str
@@ -42,7 +42,7 @@ class Job:
     beside_emx: bool
 
     def rows(self) -> list[Row]:
-        """One a goal. emx-onnx-cgen has no goals: it is measured once."""
+        """Measure the job, and return a row for each goal. emx-onnx-cgen has no goals and is measured once."""
         subject = load_subject(self.path)
         known = load_board(self.board)
         board = replace(known, cflags=(*known.cflags, *shlex.split(self.flags)))
@@ -56,7 +56,7 @@ class Job:
 
 
 def run_jobs(jobs: list[Job], workers: int, progress: Callable[[str], None]) -> list[Row]:
-    """All rows, in the order of the jobs."""
+    """Measure all jobs in parallel processes, and return the rows in the order of the jobs."""
     rows: list[Row] = []
     with ProcessPoolExecutor(workers) as pool:
         for job, found in zip(jobs, pool.map(Job.rows, jobs), strict=True):
@@ -66,7 +66,7 @@ def run_jobs(jobs: list[Job], workers: int, progress: Callable[[str], None]) -> 
 
 
 def measure_mcugen(subject: Subject, board: Board, goal: str) -> Outcome:
-    """mcugen's figures. A board that is too small is given more memory: simulated memory is large anyway."""
+    """Measure mcugen's code. A board that is too small is given more memory, with a note."""
     note, options = "", CompileOptions(optimize=goal)
     try:
         compiled = compile_model(subject.path, board, options)
@@ -78,13 +78,13 @@ def measure_mcugen(subject: Subject, board: Board, goal: str) -> Outcome:
 
 
 def measure_emx(subject: Subject, board: Board) -> Outcome:
-    """Figures of emx-onnx-cgen's code for the same model."""
+    """Measure emx-onnx-cgen's code for the same model."""
     bundle = emx_bundle(subject.path, identifier(subject.name), _folder(subject, board, "emx"))
     return _outcome(subject, board, bundle, "emx", "")[0]
 
 
 def measure_tflm(subject: Subject, board: Board) -> Outcome:
-    """Recorded figures for the int8 model on the board's CPU, if there are any."""
+    """Return the recorded figures for the int8 model on the board's CPU, if there are any."""
     figures = Tflm.load().figures(subject.name, board.cpu)
     return Outcome(figures) if figures else NONE
 
@@ -100,7 +100,7 @@ def _outcome(subject: Subject, board: Board, bundle: Bundle, compiler: str, note
 
 
 def figures_of(bundle: Bundle, run: Execution, error: float) -> Figures:
-    """The figures of a measured run."""
+    """Return the figures of a measured run."""
     assert run.instructions is not None and run.stack is not None and run.sizes is not None
     return Figures(
         instructions=run.instructions,
@@ -115,7 +115,7 @@ def figures_of(bundle: Bundle, run: Execution, error: float) -> Figures:
 
 
 def layers_of(compiled: CompiledModel, run: Execution) -> tuple[LayerFigures, ...]:
-    """The layers of a measured run; shapes are those of the nodes that they compute."""
+    """Return the layers of a measured run, with the shapes of the nodes that they compute."""
     layers = compiled.report.layers
     unknown = (None,) * len(layers)
     cycles = (run.cycles.layers_without_waits if run.cycles else None) or unknown
@@ -138,7 +138,7 @@ def layers_of(compiled: CompiledModel, run: Execution) -> tuple[LayerFigures, ..
 
 
 def _shapes(node: Node | None) -> dict[str, Any]:
-    """Fields that tell a layer's sizes; a block of several nodes has none."""
+    """Return the fields of a layer that give its sizes; empty for a block of several nodes."""
     if node is None:
         return {"shape": (), "elements": 0, "channels": 0}
     values = [v for v in (*node.outputs, *node.inputs) if v is not None and not v.is_constant]
@@ -147,7 +147,7 @@ def _shapes(node: Node | None) -> dict[str, Any]:
 
 
 def guarded(measure: Callable[[], Outcome], compiler: str) -> Outcome:
-    """The outcome; a failure is one too, and must not end the benchmark."""
+    """Return the outcome of a measurement; a failure becomes an outcome, so that the benchmark goes on."""
     try:
         return measure()
     except McugenError as error:
@@ -157,17 +157,10 @@ def guarded(measure: Callable[[], Outcome], compiler: str) -> Outcome:
 
 
 def _first_line(text: str) -> str:
-    """Of an error, without what was found and the remedy; of a list of errors, the first one."""
+    """Return an error's rule without value and hint; for a list of errors, that of the first one."""
     lines = text.strip().splitlines() or [""]
     is_list = len(lines) > 1 and lines[0].endswith(":")
     return (lines[1].strip(" -") if is_list else lines[0]).split(". found:")[0]
-
-
-def roomy(board: Board) -> Board:
-    """The board with memories that hold any model."""
-    chosen = (board.arena_memory, board.weights_memory)
-    memories = tuple(replace(m, size=1 << 28) if m.name in chosen else m for m in board.memories)
-    return replace(board, memories=memories)
 
 
 def _folder(subject: Subject, board: Board, compiler: str) -> Path:
@@ -175,7 +168,7 @@ def _folder(subject: Subject, board: Board, compiler: str) -> Path:
 
 
 def compile_seconds(path: Path) -> Mapping[str, float | None]:
-    """Wall time of both command lines, start of the process included; None where one fails."""
+    """Return the wall time of both command lines with the start of the process; None if one fails."""
     folder = WORK / path.stem / "timed"
     folder.mkdir(parents=True, exist_ok=True)
     mcugen = Path(sys.executable).with_name("mcugen")

@@ -28,10 +28,10 @@ FEW = 64
 """Products: what an output takes besides them shows."""
 
 
-def reasons(compiled: CompiledModel, layers: Sequence[ReportedLayer]) -> str:
-    """Sentences on what lies above the aims; none if nothing does, or if the CPU has no such instructions.
+def excess_reasons(compiled: CompiledModel, layers: Sequence[ReportedLayer]) -> str:
+    """Return sentences on what exceeds the targets; "" if nothing does, or the CPU has no SIMD instructions.
 
-    Of a model above its aim also what its products alone take, and what each large layer without any takes an element.
+    For a model above its target, they also give the cost of products alone, and of large layers without products.
     """
     if not compiled.board.features & {"dsp", "mve"}:
         return ""
@@ -46,7 +46,7 @@ def reasons(compiled: CompiledModel, layers: Sequence[ReportedLayer]) -> str:
 
 
 def _without_products(compiled: CompiledModel, layers: Sequence[ReportedLayer], total: int) -> str:
-    """What takes no part in products: its share, and what each operator of it takes an element."""
+    """Return the share of layers without products, and the cost per element of the largest operators."""
     nodes, besides, elements = _nodes(compiled), Counter[str](), Counter[str]()
     borders = {value for value in (*compiled.graph.inputs, *compiled.graph.outputs) if value.type.dtype.is_float}
     for layer in (layer for layer in layers if not layer.macs):
@@ -68,7 +68,7 @@ def _without_products(compiled: CompiledModel, layers: Sequence[ReportedLayer], 
 
 
 def _of_products(compiled: CompiledModel, layers: Sequence[ReportedLayer], total: int) -> str:
-    """What products take where they alone are above the aim, and how much of that is of few products an output."""
+    """Return the cost of products if they alone exceed the target, and the share of layers with few per output."""
     nodes, weighted = _nodes(compiled), [layer for layer in layers if layer.macs]
     taken, macs = sum(layer.instructions or 0 for layer in weighted), sum(layer.macs for layer in weighted)
     if not taken > max(MODEL_AIM * macs, SHARE * total):
@@ -80,7 +80,7 @@ def _of_products(compiled: CompiledModel, layers: Sequence[ReportedLayer], total
 
 
 def _results(node: Node | None) -> int:
-    """Elements that products make, in all steps of a loop."""
+    """Return the number of elements that products compute, in all steps of a loop."""
     if node is None:
         return 0
     inner = [part for body in node.op.bodies for part in body.nodes if part.op.macs(part.sig)] or [node]
@@ -89,7 +89,7 @@ def _results(node: Node | None) -> int:
 
 
 def _nodes(compiled: CompiledModel) -> dict[str, Node]:
-    """By the names that layers have."""
+    """Return the nodes by the names that layers have."""
     return {node.outputs[0].name: node for node in compiled.graph.nodes}
 
 
@@ -105,7 +105,7 @@ def _of_layers(compiled: CompiledModel, layers: Sequence[ReportedLayer], aim: fl
 
 
 def _has_faster(compiled: CompiledModel, node: Node, taken: str) -> bool:
-    """Whether plain C was taken where a kernel for the CPU fits, and is faster by its costs."""
+    """Return whether portable C was chosen although a kernel for the CPU fits and is faster by its costs."""
     costs = cost_table(compiled.board.cpu)
     fitting = {kernel.name: kernel for kernel in fitting_kernels(node, compiled.board.features, any_size=False)}
     most = costs.instructions(node, fitting[taken]) if taken in fitting else math.inf

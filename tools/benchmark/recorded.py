@@ -45,7 +45,7 @@ Key = tuple[str | int, ...]
 
 
 def base_name(model: str) -> str:
-    """The trained network's name, without that of its arithmetic."""
+    """Return the name of the trained network, without the suffix of its precision."""
     return re.sub(r"_(int8_qdq|int8|f32)$", "", model)
 
 
@@ -55,18 +55,18 @@ def _family(op: str) -> str:
 
 @dataclass(frozen=True)
 class Tflm:
-    """What was recorded, as the file has it."""
+    """The recorded figures of TensorFlow Lite Micro, as in the file."""
 
     models: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folder: Path = ANCHORS) -> Tflm:
-        """Nothing where the file is absent."""
+        """Read tflm.json; empty if the file is absent."""
         path = folder / "tflm.json"
         return cls(json.loads(path.read_text()) if path.is_file() else {})
 
     def figures(self, model: str, cpu: str) -> Figures | None:
-        """Of an int8 model, on a CPU as boards name it."""
+        """Return the figures of an int8 model on a CPU; None if they were not recorded."""
         found = self._found(model, cpu)
         return found and Figures(
             instructions=found["instructions"],
@@ -79,7 +79,10 @@ class Tflm:
         )
 
     def layers(self, model: str, cpu: str, ours: Iterable[LayerFigures]) -> list[int | None]:
-        """Instructions of each of our layers. Layers with as many MACs are alike; others go by operator, in order."""
+        """Return the recorded instructions for each of our layers, None where there are none.
+
+        Layers are matched by multiply-accumulates, others by operator, in order.
+        """
         found = self._found(model, cpu) or {}
         waiting: dict[Key, list[int]] = defaultdict(list)
         for layer in found.get("layers", ()):
@@ -97,37 +100,37 @@ class Tflm:
 
 @dataclass(frozen=True)
 class Study:
-    """Layers by key, models by name, each with the cells of its line by column."""
+    """The recorded kernel study: table cells by column, for layers by key and for models by name."""
 
     layer_cells: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
     model_cells: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folder: Path = ANCHORS) -> Study:
-        """Nothing where the file is absent."""
+        """Read kernels.md; empty if the file is absent."""
         path = folder / "kernels.md"
         return cls.parse(path.read_text()) if path.is_file() else cls()
 
     @classmethod
     def parse(cls, text: str) -> Study:
-        """From the tables whose first columns are `layer` and `model`."""
+        """Return the study in a Markdown text: the tables whose first columns are `layer` and `model`."""
         layers = {_study_key(row): row for row in tables(text, "layer")}
         return cls(layers, {row["model"]: row for row in tables(text, "model")})
 
     def layer(self, layer: LayerFigures, cpu: str) -> float | None:
-        """Instructions of a layer on a CPU."""
+        """Return the instructions of a layer on a CPU; None if unknown."""
         key = ("macs", layer.macs, layer.channels) if layer.macs else (_family(layer.op), layer.elements)
         row = self.layer_cells.get(key)
         each = _number(row, _STUDY_COLUMNS.get(cpu)) if row else None
         return None if each is None else each * (layer.macs or layer.elements)
 
     def instructions(self, model: str, cpu: str) -> float | None:
-        """Of a whole model."""
+        """Return the instructions of a whole model on a CPU; None if unknown."""
         millions = _number(self._model(model), _STUDY_COLUMNS.get(cpu))
         return None if millions is None else 1e6 * millions
 
     def cycles(self, model: str) -> tuple[float | None, float | None]:
-        """On a Cortex-M4, estimated: of CMSIS-NN's layers, and of the study's."""
+        """Return the estimated Cortex-M4 cycles of a model: by CMSIS-NN, and by the study's kernels."""
         found = _numbers(self._model(model), "est. Mcycles M4")
         return (1e6 * found[0], 1e6 * found[1]) if len(found) > 1 else (None, None)
 
@@ -136,7 +139,10 @@ class Study:
 
 
 def _study_key(row: Mapping[str, str]) -> Key:
-    """Names are like c3x3_16_16_32x32, pw_8_16_48x48, dw3x3_64_25x5, add_16x32x32, with or without a model's letter."""
+    """Return the key of a row.
+
+    Names are like c3x3_16_16_32x32, pw_8_16_48x48, dw3x3_64_25x5, add_16x32x32, with or without a model's letter.
+    """
     kind, *sizes = re.sub(r"^[rdva]_", "", row["layer"]).split("_")
     count = int(row["MACs"])
     if re.fullmatch(r"c\d+x\d+|pw|fc", kind):
@@ -147,7 +153,7 @@ def _study_key(row: Mapping[str, str]) -> Key:
 
 
 def tables(text: str, first: str) -> list[dict[str, str]]:
-    """Lines of the Markdown tables whose first column has this title, by column; marks of emphasis are left out."""
+    """Return the rows of the Markdown tables whose first column has this title, by column, without emphasis."""
     rows, titles = [], []
     for line in text.splitlines():
         cells = [cell.strip(" *") for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
@@ -166,6 +172,6 @@ def _number(row: Mapping[str, str], column: str | None) -> float | None:
 
 
 def _numbers(row: Mapping[str, str], column: str) -> Sequence[float]:
-    """Those in the cell of the first column whose title begins so."""
+    """Return the numbers in the cell of the first column whose title begins with `column`."""
     cell = next((cell for title, cell in row.items() if title.startswith(column)), "")
     return [float(number) for number in re.findall(r"\d+\.\d+", cell)]

@@ -31,7 +31,7 @@ _RATIOS = {
 
 @dataclass(frozen=True)
 class Results:
-    """All that was measured, and how."""
+    """All measurements of a benchmark, and how they were made."""
 
     command: str
     tools: Mapping[str, str]
@@ -44,7 +44,7 @@ class Results:
     study: Study
 
     def tables(self) -> list[Table]:
-        """Those that have rows: first all models, then model by model."""
+        """Return the tables that have rows: first all models, then model by model."""
         overview = [
             comparison(f"float32: mcugen and {EMX} (emx)", "emx", _first_goal(self.float_rows), FLOAT_MEASURES),
             comparison(f"int8: mcugen and {TFLM}", "TFLM", _first_goal(self.int8_rows), INT8_MEASURES),
@@ -64,13 +64,13 @@ class Results:
         return found
 
     def how(self) -> str:
-        """What was run, and with what."""
+        """Return the command, the compiler flags and the versions of the tools."""
         tools = "\n".join(f"- {tool}: {version}" for tool, version in self.tools.items())
         flags = f"float32: `{self.flags}` for both compilers; mcugen's int8: `{self.int8_flags}`"
         return f"Made by `{self.command}` (flags of {flags}) with:\n\n{tools}\n"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return all measurements as JSON data."""
         return {
             "command": self.command,
             "tools": dict(self.tools),
@@ -109,7 +109,7 @@ def _outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def tool_versions() -> dict[str, str]:
-    """Of everything that the figures depend on."""
+    """Return the versions of all tools that the figures depend on."""
     try:
         emx = importlib.metadata.version(EMX)
     except importlib.metadata.PackageNotFoundError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from mcugen.codegen.bundle import Port
+from mcugen.core.board import Board
 from mcugen.core.errors import UsageError
 from mcugen.evaluation.accuracy import run_onnxruntime
 
@@ -47,7 +48,7 @@ INT_TOLERANCE = 4
 
 @dataclass(frozen=True)
 class Subject:
-    """A model file with a sample of inputs, and the outputs to expect."""
+    """A model file with a sample of inputs, and the expected outputs."""
 
     path: Path
     sample: Sample
@@ -55,19 +56,23 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Name of the file, without its suffix."""
+        """Return the name of the file without its suffix."""
         return self.path.stem
 
 
 def load_subject(path: Path) -> Subject:
-    """Reads a model, chooses its sample, and asks ONNX Runtime for the outputs."""
+    """Read a model, choose its sample, and compute the expected outputs by ONNX Runtime."""
     model = onnx.load(path)
     sample = sample_for(path, ports(model, "model")[0])
     return Subject(path, sample, run_onnxruntime(model, [sample])[0])
 
 
 def ports(model: onnx.ModelProto, name: str) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """Inputs and outputs as the ONNX file declares them. UsageError for a shape that is not fixed."""
+    """Return inputs and outputs as the ONNX file declares them.
+
+    Raises:
+        UsageError: A shape is not fixed.
+    """
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     return (
@@ -87,25 +92,30 @@ def _port(value: onnx.ValueInfoProto, accessor: str) -> Port:
 
 
 def sample_for(path: Path, inputs: Sequence[Port]) -> Sample:
-    """The first recorded sample beside the model, or seeded random numbers."""
+    """Return the first recorded sample beside the model, or else seeded random numbers."""
     recorded = path.with_suffix(".io.npz")
     if recorded.is_file():
         with np.load(recorded, allow_pickle=False) as arrays:
             return {port.name: arrays[f"in0_{i}"] for i, port in enumerate(inputs)}
     random = np.random.default_rng(0)
-    return {port.name: _random(random, port) for port in inputs}
+    return {port.name: random_array(random, port.shape, port.dtype) for port in inputs}
 
 
-def _random(random: np.random.Generator, port: Port) -> np.ndarray:
-    dtype = np.dtype(port.dtype)
-    if dtype.kind == "f":
-        return random.standard_normal(port.shape).astype(dtype)
+def random_array(random: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Return integers of the type's whole range, or standard normal numbers."""
+    if np.dtype(dtype).kind == "f":
+        return random.standard_normal(shape).astype(dtype)
     limits = np.iinfo(dtype)
-    return random.integers(limits.min, limits.max, port.shape, dtype, endpoint=True)
+    return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def roomy(board: Board, size: int = 1 << 25) -> Board:
+    """Return the board with at least `size` bytes in each memory, as only the code is measured."""
+    return replace(board, memories=tuple(replace(m, size=max(m.size, size)) for m in board.memories))
 
 
 def largest_error(outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> float:
-    """Relative to the largest magnitude for float outputs, in quantization steps for integers; NaN is infinite."""
+    """Return the largest error: relative for float outputs, in quantization steps for integers; inf for NaN."""
     return max((_error(outputs[name], wanted) for name, wanted in reference.items()), default=0.0)
 
 
@@ -117,6 +127,6 @@ def _error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def chosen(models: Sequence[Path], terms: str) -> list[Path]:
-    """Those that exist and whose name has one of the terms, which commas separate."""
+    """Return the models that exist and whose name contains one of the comma-separated terms."""
     wanted = [term.strip() for term in terms.split(",") if term.strip()]
     return [m for m in models if m.is_file() and (not wanted or any(term in m.stem for term in wanted))]

@@ -19,7 +19,7 @@ Cell = str | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table. Column titles may have two lines; columns of text are those without figures."""
+    """A table. Column titles may have two lines; columns of text have no figures."""
 
     title: str
     columns: tuple[str, ...]
@@ -28,7 +28,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Measure:
-    """A group of three columns: its figure, and the parts it is the sum of as text."""
+    """A group of three columns: a figure, its parts as text, and a title."""
 
     title: str
     of: Callable[[Figures], float | None]
@@ -36,7 +36,7 @@ class Measure:
 
 
 INSTRUCTIONS = Measure("instructions", lambda f: f.instructions, lambda f: f"{f.instructions:,}")
-CYCLES = Measure("cycles, estimate", lambda f: f.cycles, lambda f: show(f.cycles))
+CYCLES = Measure("cycles, estimate", lambda f: f.cycles, lambda f: format_number(f.cycles))
 FLASH = Measure("flash (code + weights)", lambda f: f.flash, lambda f: f"{f.code:,} + {f.weights:,}")
 RAM = Measure("RAM (arena + static + stack)", lambda f: f.ram, lambda f: f"{f.arena:,} + {f.static:,} + {f.stack:,}")
 ARENA = Measure("arena", lambda f: f.arena, lambda f: f"{f.arena:,}")
@@ -45,29 +45,29 @@ FLASH_TOTAL = Measure("flash", lambda f: f.flash, lambda f: f"{f.flash:,}")
 RAM_TOTAL = Measure("RAM", lambda f: f.ram, lambda f: f"{f.ram:,}")
 
 
-def show(number: float | None) -> str:
-    """With separators; a dash where it is unknown."""
+def format_number(number: float | None) -> str:
+    """Return a number with thousands separators; a dash if it is unknown."""
     return "-" if number is None else f"{round(number):,}"
 
 
 def format_ratio(ratio: float) -> str:
-    """Two decimals, three for small ratios."""
+    """Return a ratio with two decimals, or three for small ratios."""
     return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.3f}x"
 
 
 def ratio_style(ratio: float) -> str:
-    """Green where mcugen is better, red where it is worse; half a percent is neither."""
+    """Return the colour of a ratio: green if mcugen is better, red if worse, yellow within half a percent."""
     return "green" if ratio < 0.995 else "red" if ratio > 1.005 else "yellow"
 
 
 def geometric_mean(ratios: Sequence[float | None]) -> float | None:
-    """Of the ratios that are known."""
+    """Return the geometric mean of the known ratios; None if there are none."""
     known = [ratio for ratio in ratios if ratio]
     return statistics.geometric_mean(known) if known else None
 
 
 def comparison(title: str, peer: str, rows: Sequence[Row], measures: Sequence[Measure]) -> Table:
-    """Both figures and their ratio for each measure, and each CPU's mean ratio over the models."""
+    """Return a table of both figures and their ratio for each measure, and the mean ratio for each CPU."""
     columns = ["model", "CPU"]
     for measure in measures:
         columns += [f"{measure.title}\nmcugen", f"\n{peer}", "\nratio"]
@@ -77,19 +77,19 @@ def comparison(title: str, peer: str, rows: Sequence[Row], measures: Sequence[Me
 
 
 def _compared(rows: Sequence[Row]) -> list[str]:
-    """CPUs for which there is anything to compare with."""
+    """Return the CPUs with figures of both sides."""
     return list(dict.fromkeys(row.cpu for row in rows if row.mcugen.figures and row.peer.figures))
 
 
 def _means(cpu: str, rows: Sequence[Row], measures: Sequence[Measure]) -> list[Cell]:
-    mean: list[Cell] = ["geometric mean", short(cpu)]
+    mean: list[Cell] = ["geometric mean", short_cpu_name(cpu)]
     for measure in measures:
         mean += ["", "", geometric_mean([row.ratio(measure.of) for row in rows])]
     return [*mean, ""]
 
 
 def _row(row: Row, measures: Sequence[Measure]) -> list[Cell]:
-    cells: list[Cell] = [row.model, short(row.cpu)]
+    cells: list[Cell] = [row.model, short_cpu_name(row.cpu)]
     for measure in measures:
         both = (row.mcugen.figures, row.peer.figures)
         cells += [*(measure.show(f) if f else "-" for f in both), row.ratio(measure.of)]
@@ -97,12 +97,12 @@ def _row(row: Row, measures: Sequence[Measure]) -> list[Cell]:
 
 
 def notes(row: Row) -> str:
-    """What a reader should know of both sides."""
+    """Return the notes on both sides of a row."""
     return "; ".join(outcome.note for outcome in (row.mcugen, row.peer) if outcome.note)
 
 
-def short(cpu: str) -> str:
-    """M4 for cortex-m4."""
+def short_cpu_name(cpu: str) -> str:
+    """Return a short name of a CPU, such as M4 for cortex-m4."""
     return cpu.removeprefix("cortex-").upper().replace("PLUS", "+")
 
 
@@ -123,7 +123,7 @@ def _is_text(column: str) -> bool:
 
 
 def to_rich(table: Table) -> RichTable:
-    """For the console: figures to the right, ratios coloured."""
+    """Return the table for the console, with figures aligned to the right and coloured ratios."""
     rich = RichTable(title=table.title, title_justify="left")
     for column in table.columns:
         justify: Literal["left", "right"] = "left" if _is_text(column) else "right"
@@ -140,7 +140,7 @@ def _rich_cell(cell: Cell) -> Text:
 
 
 def to_markdown(table: Table) -> str:
-    """For the documentation: ratios in bold where mcugen is better."""
+    """Return the table in Markdown, with ratios in bold where mcugen is better."""
     titles = (column.replace("\n", " ").strip() for column in table.columns)
     lines = [f"### {table.title}", "", _line(titles)]
     lines.append(_line("---" if _is_text(column) else "--:" for column in table.columns))

@@ -30,7 +30,7 @@ class Measured:
 
     @property
     def program(self) -> str:
-        """For people: "TiGrIS, plain C"."""
+        """Return a title for the program, such as "TiGrIS, plain C"."""
         return f"{self.interpreter}, {'CMSIS-NN' if self.kernels == 'cmsis_nn' else 'plain C'}"
 
 

@@ -17,7 +17,7 @@ _SAMPLES = 8
 
 
 class _Graph:
-    """Layers one behind the other, with random weights."""
+    """A chain of layers with random weights."""
 
     def __init__(self, shape: list[int]) -> None:
         self.shape, self.top, self.channels = shape, "x", shape[1]
@@ -26,7 +26,7 @@ class _Graph:
         self.weights: list[onnx.TensorProto] = []
 
     def conv(self, channels: int, window: tuple[int, int], strides: tuple[int, int], pads: list[int], group: int = 1):
-        """A convolution of as many inputs as there are channels, and ReLU."""
+        """Add a convolution and a ReLU."""
         depth = self.channels // group
         names = self._constants((channels, depth, *window), depth * window[0] * window[1])
         self._add("Conv", names, kernel_shape=window, strides=strides, pads=pads, group=group)
@@ -34,18 +34,18 @@ class _Graph:
         self.channels = channels
 
     def dense(self, depth: int, outputs: int, relu: bool):
-        """A layer of all inputs."""
+        """Add a fully connected layer."""
         self._add("Gemm", self._constants((outputs, depth), depth), transB=1)
         if relu:
             self._add("Relu", [])
 
     def pool(self):
-        """The mean of each channel."""
+        """Add the mean of each channel."""
         self._add("GlobalAveragePool", [])
         self._add("Flatten", [])
 
     def model(self, outputs: int) -> onnx.ModelProto:
-        """The float model."""
+        """Return the float model."""
         self.nodes[-1].output[0] = "y"
         ports = [("x", self.shape), ("y", [1, outputs])]
         x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ports)
@@ -86,7 +86,7 @@ def _autoencoder() -> onnx.ModelProto:
 
 
 def _time_series() -> onnx.ModelProto:
-    """64 steps of 8 channels."""
+    """Return a network for 64 steps of 8 channels."""
     graph = _Graph([1, 8, 64, 1])
     for channels in (16, 32, 32):
         graph.conv(channels, (3, 1), (2, 1), [0, 0, 1, 0])
@@ -99,7 +99,10 @@ _NETWORKS = {"ds_cnn": _ds_cnn, "ad": _autoencoder, "ts": _time_series}
 
 
 def write_network(network: Network, folder: Path) -> Path:
-    """An int8 model in QDQ form. Convolutions have a scale a channel, dense layers one, as TensorFlow Lite has them."""
+    """Write a network as an int8 QDQ model and return its path.
+
+    Convolutions have a scale per channel, dense layers one scale, as in TensorFlow Lite.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path, model, random = folder / f"{network}.onnx", _NETWORKS[network](), np.random.default_rng(1)
     shape = [axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim]

@@ -55,18 +55,18 @@ _C = ("-std=gnu11",)
 _CXX = ("-std=gnu++14", "-fno-rtti", "-fno-exceptions")
 
 
-def knows(network: Network) -> bool:
-    """Whether it can be counted: what the DS-CNN's first run finds in memory takes 19 instructions more than later."""
+def is_comparable(network: Network) -> bool:
+    """Return whether a network's estimate is comparable: the first run of the DS-CNN differs from later ones."""
     return network != "ds_cnn"
 
 
 def onnc_bundle(shapes: Shapes) -> Bundle:
-    """A network as a model that calls ONNC's code, which has its own memory."""
+    """Return a network as a bundle that calls ONNC's code, which has its own memory."""
     return foreign_bundle(_LIBRARY, _SOURCE, b"\0", 16, shapes)
 
 
 def onnc_archive(network: Network, board: Board, sources: Path, folder: Path) -> LibraryFiles:
-    """A network's code and CMSIS-NN for a board's CPU, built with the submission's options for gcc."""
+    """Build a network's code and CMSIS-NN for a board's CPU with the submission's options for gcc."""
     name, built = _NAMES[network], folder / f"onnc-{network}-{board.cpu}"
     code = sources / _CODE / "NUCLEO_L4R5ZI-mbed_os" / name / f"{name}01_code"
     include, cmsis = built / "include", sources / "CMSIS_5" / "CMSIS"

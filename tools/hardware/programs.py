@@ -41,15 +41,15 @@ extern "C" int _isatty(int) { return 1; }
 
 
 def foreign_library(key: str, title: str, header: str) -> Library:
-    """What a program is linked with."""
+    """Return the library that a program is linked with."""
     return Library(key, title, header, "1.0.0", ("", ""), ("", ""))
 
 
 def foreign_bundle(library: Library, source: str, plan: bytes, arena: int, shapes: Shapes) -> Bundle:
-    """A model that calls a library, with its file as `network_plan`.
+    """Return a bundle that calls a library, with the model's file as `network_plan`.
 
-    `source` defines network_x, which makes all ready before the clock starts, network_y and network_run. It is included
-    as a system header: the harness's warnings are errors, and not meant for it.
+    `source` defines network_x, which prepares everything before the clock starts, network_y and network_run. It is
+    included as a system header, so that the harness's warnings do not apply to it.
     """
     size = f"[{len(plan)}]"
     data = f"extern const unsigned char network_plan{size};\n"
@@ -66,7 +66,7 @@ def foreign_bundle(library: Library, source: str, plan: bytes, arena: int, shape
 
 
 def built_archive(board: Board, units: Sequence[Unit], flags: Sequence[str], folder: Path) -> Path:
-    """The archive of some files for a board's CPU, built unless it is there."""
+    """Build some files for a board's CPU and return their archive; an existing archive is reused."""
     archive = folder / "libforeign.a"
     if not archive.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,5 +78,5 @@ def built_archive(board: Board, units: Sequence[Unit], flags: Sequence[str], fol
 
 
 def is_test(file: Path) -> bool:
-    """Whether a source file is a test of another."""
+    """Return whether a source file is a test of another."""
     return file.stem.endswith("_test")

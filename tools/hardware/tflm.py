@@ -74,20 +74,20 @@ int network_run(void *arena) {{ (void)arena; return tflm_invoke(); }}
 """
 
 
-def knows(network: Network) -> bool:
-    """Whether there is a model of it."""
+def has_public_model(network: Network) -> bool:
+    """Return whether the model of a network is public."""
     return network in _MODELS
 
 
 def tflm_bundle(network: Network, sources: Path, shapes: Shapes) -> Bundle:
-    """A network as a model that calls TensorFlow Lite Micro."""
+    """Return a network as a bundle that calls TensorFlow Lite Micro."""
     model = (sources / "tiny" / _MODELS[network]).read_bytes()
     source = f'#include "network_tflm.h"\n{_SOURCE.format(arena=_ARENA)}'
     return foreign_bundle(_LIBRARY, source, model, _ARENA, shapes)
 
 
 def tflm_archive(board: Board, sources: Path, folder: Path) -> LibraryFiles:
-    """The interpreter and CMSIS-NN for a board's CPU, built as the measured programs were."""
+    """Build the interpreter and CMSIS-NN for a board's CPU, as the measured programs were built."""
     built = folder / f"tflm-{board.cpu}"
     include = built / "include"
     include.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ int network_run(void *arena) {{
 
 
 def compile_plan(model: Path, sources: Path) -> bytes:
-    """What TiGrIS's compiler makes of an ONNX file, in a program of its own."""
+    """Run TiGrIS's compiler on an ONNX file in a separate process, and return the plan."""
     plan = model.with_suffix(".tgrs")
     package = sources / "tigris" / "src"
     version = "import sys, types; m = types.ModuleType('tigris._version'); m.version = '0'; sys.modules[m.__name__] = m"
@@ -84,7 +84,7 @@ def compile_plan(model: Path, sources: Path) -> bytes:
 
 
 def tigris_bundle(plan: bytes, kernels: Kernels, shapes: Shapes) -> Bundle:
-    """A plan as a model that calls TiGrIS."""
+    """Return a plan as a bundle that calls TiGrIS."""
     is_library = kernels == "cmsis_nn"
     source = _SOURCE.format(
         tensors=_TENSORS,
@@ -98,7 +98,7 @@ def tigris_bundle(plan: bytes, kernels: Kernels, shapes: Shapes) -> Bundle:
 
 
 def tigris_archive(board: Board, sources: Path, folder: Path) -> LibraryFiles:
-    """The runtime and CMSIS-NN for a board's CPU, built as the measured programs were."""
+    """Build the runtime and CMSIS-NN for a board's CPU, as the measured programs were built."""
     runtime, cmsis = sources / "tigris-runtime", sources / "CMSIS-NN"
     includes = ("-I", str(runtime / "include"), "-I", str(cmsis / "Include"))
     flags = ("-std=gnu11", "-O2", "-w", "-DTIGRIS_HAS_CMSIS_NN", *includes)

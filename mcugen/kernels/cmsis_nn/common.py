@@ -10,7 +10,6 @@ our bits on any CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -49,7 +48,6 @@ def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]],
     return Kernel(name, emit=emit, library=CMSIS_NN, **more)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Scratch(Params):
     """Parameter of the library's scratch memory."""
 
@@ -60,7 +58,6 @@ SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
 """Scratch operand of the library's functions."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ZeroPoints(Params):
     """Zero points of the input and the output."""
 
@@ -73,7 +70,6 @@ class ZeroPoints(Params):
         return ZeroPoints(x_zero_point=spec.x.q.zero_point, y_zero_point=spec.y.q.zero_point)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TensorScale(Params):
     """Parameters of the library's requantization with a single scale for all channels."""
 
@@ -101,13 +97,12 @@ def library_multipliers(requantize: Requantizer, channels: int) -> tuple[Array, 
     return multiplier, np.full(channels, 31 - requantize.shift, np.int32)
 
 
-def layer_operands(x: DType, bias: DType, *, y: DType | None = None) -> tuple[Role, ...]:
+def layer_operands(x: DType, bias: DType) -> tuple[Role, ...]:
     """Declare the operands of a layer: x, weights, bias, multiplier, shift and y.
 
     Args:
-        x: Type of the input.
+        x: Type of the input and the output.
         bias: Type of the bias that is allowed in addition to int32.
-        y: Type of the output; None for that of the input.
     """
     return (
         reads("x", "input, channels last", x),
@@ -115,7 +110,7 @@ def layer_operands(x: DType, bias: DType, *, y: DType | None = None) -> tuple[Ro
         reads("bias", "bias by channel", *{DType.INT32, bias}),
         reads("multiplier", "multiplier by channel", DType.INT32),
         reads("shift", "left shift of accumulators, in bits, by channel", DType.INT32),
-        writes("y", "output, channels last", y or x),
+        writes("y", "output, channels last", x),
     )
 
 

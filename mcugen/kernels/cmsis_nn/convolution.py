@@ -9,7 +9,7 @@ always right.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from mcugen.hir.types import Array, DType
@@ -28,7 +28,7 @@ from mcugen.kernels.cmsis_nn.common import (
 )
 from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits
+from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits, has_one_group
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site
 
 
@@ -97,14 +97,12 @@ def conv_scratch_bytes(shape: ConvShape, features: frozenset[str]) -> int:
     return select_by_variant(features, columns, columns, mve)
 
 
-@dataclass(frozen=True, kw_only=True)
 class FilterDepth(Params):
     """Parameter of a convolution that may have groups of channels."""
 
     filter_channels: Annotated[int, "input channels of a filter"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConvOptions(Options):
     """Template options of a convolution."""
 
@@ -132,11 +130,6 @@ def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
         [ConvOptions(direct=direct)],
         variant="pointwise" if direct else "",
     )
-
-
-def has_one_group(spec: ConvSpec) -> bool:
-    """Require one group of channels."""
-    return spec.shape.groups == 1
 
 
 def has_no_padded_rows(spec: ConvSpec) -> bool:

@@ -7,7 +7,6 @@ With Helium, the library adds precomputed sums; elsewhere it adds the bias and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -34,7 +33,6 @@ MIN_POINTWISE_ROWS = 4
 """Smallest number of rows for which a pointwise convolution takes fewer instructions than a fully connected layer."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DenseOptions(Options):
     """Template options of a fully connected layer."""
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -73,7 +73,6 @@ def depthwise_scratch_bytes(shape: ConvShape, features: frozenset[str], small: b
     return select_by_variant(features, 0, 0 if has_direct_function(shape) else window, 4 * taps * GATHERED_CHANNELS)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChannelMultiplier(Params):
     """Parameters of a depthwise convolution with several outputs per input channel."""
 

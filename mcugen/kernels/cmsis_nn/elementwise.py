@@ -9,7 +9,6 @@ both by 2^(31 − shift), which is the only rounding of mcugen's own kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -69,7 +68,6 @@ def _walks(spec: BinarySpec) -> tuple[list[int], list[list[int]]]:
 # ------------------------------------------------------------------------------------- sums and products
 
 
-@dataclass(frozen=True, kw_only=True)
 class Int8Elements(Params):
     """Parameters of int8 tensors of one shape."""
 
@@ -88,7 +86,6 @@ class Int8Elements(Params):
         return Int8Elements(count=spec.y.count, low=low, high=high, **zeros)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SumScales(Params):
     """Scales of a sum: the library requantizes each operand, then their sum."""
 
@@ -125,7 +122,6 @@ def emit_mul(spec: BinarySpec, site: Site) -> Call:
 # -------------------------------------------------------------------------------------------- extremes
 
 
-@dataclass(frozen=True, kw_only=True)
 class BroadcastMatrices(Params):
     """Sizes of matrices; operands with one row or column are broadcast."""
 

@@ -142,7 +142,6 @@ def _int16(v: Array) -> Array:
 # --------------------------------------------------------------------------------------------- the call
 
 
-@dataclass(frozen=True, kw_only=True)
 class LstmParams(Params):
     """Sizes, fixed-point scales and zero points of an LSTM."""
 

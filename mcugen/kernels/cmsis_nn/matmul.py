@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -29,7 +28,6 @@ def is_int8_product(spec: MatMulSpec) -> bool:
     return left >= 0 and max_sum << left < SHIFTED_SUM_LIMIT and largest < RESULT_LIMIT
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProductSize(Params):
     """Sizes of a matrix product of two activations."""
 
@@ -44,7 +42,6 @@ class ProductSize(Params):
         return ProductSize(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProductCodes(Params):
     """Zero points of int8 operands, and the layout of the scratch memory."""
 

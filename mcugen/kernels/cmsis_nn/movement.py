@@ -8,7 +8,6 @@ vanish, because the memory planner places source and target at one address; a ca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
@@ -46,7 +45,6 @@ def pads_2_to_4_axes(spec: PadSpec) -> bool:
     return 1 < len(spec.axes) <= len(AXES)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PadParams(Params):
     """Parameters of a padding, with the library's names of axes."""
 
@@ -122,7 +120,6 @@ def count_rows(spec: TransposeSpec) -> int:
     return spec.x.count // merge_transposed_axes(spec)[0][-1]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransposeParams(Params):
     """Sizes of the axes of x, with the library's names of axes."""
 
@@ -132,7 +129,6 @@ class TransposeParams(Params):
     c: Annotated[int | None, "elements along the innermost axis; None for matrices"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LibraryTransposeOptions(Options):
     """Template options of a transposition."""
 
@@ -177,7 +173,6 @@ def has_strided_parts(spec: ConcatSpec) -> bool:
     return spec.sizes[0] > 1 and all(0 < size <= MAX_UINT16_AXIS for size in spec.sizes)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PartParams(Params):
     """Position of one part of a concatenation."""
 

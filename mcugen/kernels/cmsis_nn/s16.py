@@ -38,7 +38,7 @@ from mcugen.kernels.cmsis_nn.depthwise import (
 from mcugen.kernels.cmsis_nn.matmul import ProductSize, product_operands
 from mcugen.kernels.common.conv_shape import ConvGeometry, ConvShape
 from mcugen.kernels.common.specs import ConvSpec, MatMulSpec, WeightedSpec
-from mcugen.kernels.common.weighted_layers import CodeLimits
+from mcugen.kernels.common.weighted_layers import CodeLimits, has_one_group
 from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import Call, Kernel, Site, reads, writes
 from mcugen.lir.kernel import scratch as scratch_role
@@ -120,7 +120,7 @@ def short_scaling(spec: WeightedSpec) -> Scaling | None:
     return scaling if (spec.largest_sums * 2.0 ** (31 - scaling.shift) < 2**30).all() else None
 
 
-def long_scaling(spec: WeightedSpec) -> Scaling | None:
+def long_scaling(spec: WeightedSpec | MatMulSpec) -> Scaling | None:
     """Return the library's scaling of a layer's 64-bit accumulators.
 
     Return None if results may differ by more than one quantization step from mcugen's.
@@ -147,15 +147,6 @@ def _adds_in_64_bits(spec: ConvSpec) -> bool:
     return spec.depth <= MAX_INT32_RUN or pairs
 
 
-def product_scaling(spec: MatMulSpec) -> Scaling | None:
-    """Return the library's scaling of a matrix product of two activations.
-
-    Return None if results may differ by more than one quantization step from mcugen's.
-    """
-    scaling = Scaling.near(spec.requantizer, LONG_MULTIPLIER_BITS, MAX_LONG_SHIFT)
-    return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
-
-
 # ------------------------------------------------------------------------------------- references
 
 
@@ -180,7 +171,7 @@ def evaluate_long(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 def evaluate_product(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     """Return exactly the matrix product of two int16 activations that the library computes."""
     spec: MatMulSpec = spec_of(node)
-    return _scaled(evaluate_sums(node, arrays), product_scaling(spec), spec.y.dtype.limits)
+    return _scaled(evaluate_sums(node, arrays), long_scaling(spec), spec.y.dtype.limits)
 
 
 def _scaled(sums: Array, scaling: Scaling | None, limits: tuple[int, int]) -> Sequence[Array]:
@@ -277,7 +268,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 def emit_product(spec: MatMulSpec, site: Site) -> Call:
     """Emit a matrix product, one matrix of the batch at a time; its right operand is transposed first."""
-    scaling = product_scaling(spec)
+    scaling = long_scaling(spec)
     assert scaling is not None
     columns = site.scratch("columns", DType.INT16, spec.depth * spec.columns)
     operands = {"a": site.input(0), "b": site.input(1), "y": site.y, "columns": columns}
@@ -304,11 +295,6 @@ def is_int16_product(spec: MatMulSpec) -> bool:
     return all(t.dtype is DType.INT16 and t.quant is not None for t in (spec.a, spec.b, spec.y))
 
 
-def has_one_group(spec: ConvSpec) -> bool:
-    """Require one group of channels."""
-    return spec.shape.groups == 1
-
-
 def fits_conv_scaling(spec: ConvSpec) -> bool:
     """Require that the library's results are within one quantization step, with 32-bit or 64-bit accumulators."""
     return conv_scaling(spec) is not None
@@ -321,7 +307,7 @@ def fits_long_scaling(spec: WeightedSpec) -> bool:
 
 def fits_product_scaling(spec: MatMulSpec) -> bool:
     """Require results within one quantization step with 15-bit multipliers."""
-    return product_scaling(spec) is not None
+    return long_scaling(spec) is not None
 
 
 def has_one_scale(spec: WeightedSpec) -> bool:

@@ -92,7 +92,6 @@ def _product(spec: BinarySpec) -> Scaling:
     return Scaling.near(spec.product, 31, 31)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Int16Elements(Params):
     """Parameters of int16 tensors of one shape."""
 
@@ -106,7 +105,6 @@ class Int16Elements(Params):
         return Int16Elements(low=spec.limits[0], high=spec.limits[1], count=spec.y.count)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LibraryFactor(Params):
     """Parameter of the library's scaling of an elementwise product."""
 
@@ -169,7 +167,6 @@ def has_31_bit_shift(spec: BinarySpec) -> bool:
 _CODES = np.arange(-(2**15), 2**15)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ActivationParams(Params):
     """Parameters of a function of one tensor."""
 

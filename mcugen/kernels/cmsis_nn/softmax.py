@@ -150,7 +150,6 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     return (fixed(x.reshape(-1, spec.walk.axis_size)).reshape(x.shape),)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SoftmaxRows(Params):
     """Sizes of rows, and the scale of x in the library's form."""
 

@@ -9,7 +9,7 @@ of zeros that this module adds to the weights avoid the error for any kernel siz
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -92,7 +92,6 @@ def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
     return (shape.dilation_height, shape.kernel_height), (shape.dilation_width, shape.kernel_width)
 
 
-@dataclass(frozen=True, kw_only=True)
 class FirstScratch(Params):
     """Size of the first of two buffers in the library's scratch memory."""
 

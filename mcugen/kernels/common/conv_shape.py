@@ -12,7 +12,6 @@ from mcugen.lir.kernel import Params
 from mcugen.numerics.window import Window
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConvGeometry(Params):
     """Parameters of a window that slides over rows and columns, channels last.
 

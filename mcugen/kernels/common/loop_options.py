@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.kernels.common.specs import ConvSpec
@@ -12,7 +11,6 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import HALF_SEPARATE_SUMS, PAIRED_LOADS, SEPARATE_SUMS, WORD_WEIGHTS, Options, Site
 
 
-@dataclass(frozen=True, kw_only=True)
 class Loops(Options):
     """Template options of loops over 16-bit products, which follow from tuning flags of the board."""
 
@@ -32,7 +30,6 @@ def separate_sums_per_pair(features: Collection[str]) -> int:
     return 2 if SEPARATE_SUMS in features else 1 if HALF_SEPARATE_SUMS in features else 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class FloatLoops(Options):
     """Template options of loops over float products, in assembly."""
 
@@ -46,7 +43,6 @@ class FloatLoops(Options):
         return FloatLoops(separate_sums=separate_sums_per_pair(wishes.features))
 
 
-@dataclass(frozen=True, kw_only=True)
 class WeightLoads(Options):
     """Template options of kernels that compute six output channels at a time."""
 

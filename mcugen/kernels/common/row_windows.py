@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Kernel, Params, Real, reads, updates, writes
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowsParams(Params):
     """Size of a copy: rows, and bytes per row."""
 
@@ -42,7 +40,6 @@ STREAM_PUT = Kernel(
 """Kernel that copies the rows that a fused group of layers has computed to their place in the whole tensor."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShiftParams(Params):
     """Size of a row window, and of the rows that leave it."""
 
@@ -59,7 +56,6 @@ SHIFT_ROWS = Kernel(
 """Kernel that drops the oldest rows of a row window and moves the other rows to its beginning."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class FillParams(Params):
     """Range of elements to fill, and their value."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import Shape
@@ -13,7 +12,6 @@ from mcugen.lir.kernel import ByAxis, Params
 from mcugen.numerics.window import Window
 
 
-@dataclass(frozen=True, kw_only=True)
 class AxisWalk(Params):
     """Walk along one axis of a dense tensor, seen as [outer_size, axis_size, inner_size]."""
 
@@ -66,7 +64,6 @@ def outer_strides(name: str, shape: Shape) -> dict[str, int]:
     return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
 
 
-@dataclass(frozen=True, kw_only=True)
 class WindowWalk(ByAxis):
     """Walk of a window over any number of axes, channels first.
 
@@ -102,7 +99,6 @@ class WindowWalk(ByAxis):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Nests(Params):
     """Loop nest of a reduction: loops over kept axes around loops over reduced axes.
 

@@ -13,7 +13,7 @@ import numpy as np
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType
-from mcugen.kernels.common.specs import WeightedSpec
+from mcugen.kernels.common.specs import ConvSpec, WeightedSpec
 from mcugen.lir.kernel import UPDATABLE, Kernel, Options, Params, Trained
 from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Range
@@ -111,7 +111,6 @@ class _Clamped(Protocol):
     clamp: Range | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Requantization(Params):
     """Parameters of the requantization of integer accumulators; only some apply if these are themselves the result."""
 
@@ -126,7 +125,6 @@ class Requantization(Params):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CodeLimits(Params):
     """Parameters that limit results: the lowest and the highest quantized value of y."""
 
@@ -140,7 +138,6 @@ class CodeLimits(Params):
         return CodeLimits(low=low, high=high)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CodeStore(Params):
     """Parameters that requantize accumulators to quantized values of y."""
 
@@ -156,7 +153,6 @@ class CodeStore(Params):
         return cls(x_zero_point=spec.x.q.zero_point, low=low, high=high, requantize_offset=Wide(spec.high_word.offset))
 
 
-@dataclass(frozen=True, kw_only=True)
 class FloatLimits(Params):
     """Parameters that limit float results.
 
@@ -167,7 +163,6 @@ class FloatLimits(Params):
     high: Annotated[float | None, "highest result, if there is an upper limit"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ElementTypes(Options):
     """Template options with the C element types of tensors and weights."""
 
@@ -176,7 +171,6 @@ class ElementTypes(Options):
     y_t: Annotated[str, "C type of the output"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class IntegerStore(Options):
     """Template options of how integer accumulators become results: requantized, or stored as they are."""
 
@@ -185,7 +179,6 @@ class IntegerStore(Options):
     shift: Annotated[int, "right shift of products with the multiplier; 0 if plain"] = 0
 
 
-@dataclass(frozen=True, kw_only=True)
 class FloatStore(Options):
     """Template options of how float accumulators become results: clamped."""
 
@@ -311,6 +304,11 @@ def uint8_example(channels: int, results: int, group: int = 1) -> str:
 def has_int8_output(spec: WeightedSpec) -> bool:
     """Require int8 results."""
     return spec.y.dtype is DType.INT8
+
+
+def has_one_group(spec: ConvSpec) -> bool:
+    """Require one group of channels."""
+    return spec.shape.groups == 1
 
 
 def nine_bits(spec: WeightedSpec) -> bool:

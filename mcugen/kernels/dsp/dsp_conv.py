@@ -63,7 +63,6 @@ _DSP = frozenset({"dsp"})
 # ------------------------------------------------------------------------------------------------- streams
 
 
-@dataclass(frozen=True, kw_only=True)
 class HighWord(Params):
     """Parameters of requantization by the upper word of 64-bit products.
 
@@ -324,7 +323,6 @@ UNUSED_GEOMETRY = frozenset({"kernel_width", "stride_width", "dilation_width", "
 """Parameters of ConvGeometry that the kernels do not read, because PixelWalk describes rows of windows instead."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PixelWalk(Params):
     """Parameters of the walk over output rows and pixels, and of the input elements that each window reads.
 
@@ -346,7 +344,6 @@ class PixelWalk(Params):
     window_stride: Annotated[int, "elements from window to window within a row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class InnerLoop(Params):
     """Parameters of the im2col patch of two pixels, and of the inner loop over it."""
 
@@ -355,14 +352,12 @@ class InnerLoop(Params):
     inner_iterations: Annotated[int, "iterations of the inner loop"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupCount(Params):
     """Parameter with the number of groups of channels."""
 
     groups: Annotated[int | None, "groups of channels, if there are several"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class StreamOptions(Options):
     """Template options of all kernels that read weights from pack_weights."""
 
@@ -377,14 +372,12 @@ class StreamOptions(Options):
         return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, post_shifted=shifted)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PreShiftOption(Options):
     """Template option of kernels with 4-bit weights: a left shift of sums before the multiplication."""
 
     pre_shifted: Annotated[bool, "whether sums are shifted left before they are multiplied"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class UnrollOptions(Options):
     """Template options of convolutions: how patches are gathered and how far loops are unrolled."""
 
@@ -734,7 +727,6 @@ def has_several_pixels(spec: ConvSpec) -> bool:
     return not is_one_row(spec)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SingleRowParams(Params):
     """Parameters of a layer with one row of outputs."""
 
@@ -745,7 +737,6 @@ class SingleRowParams(Params):
     part_size: Annotated[int | None, "elements of x in each other part"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SingleRowOptions(StreamOptions):
     """Template options of a layer with one row of outputs.
 
@@ -810,7 +801,6 @@ def is_saturated_int8(spec: ConvSpec) -> bool:
     return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_channels < 256
 
 
-@dataclass(frozen=True, kw_only=True)
 class Strip(Params):
     """Parameters of the loop over strips: groups of pixels that are widened to 16 bits together."""
 
@@ -820,7 +810,6 @@ class Strip(Params):
     upper_word_offset: Annotated[Trained, "added to the upper word of a product: zero point of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PointwiseOptions(Options):
     """Template option of the pointwise kernel."""
 

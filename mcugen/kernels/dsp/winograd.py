@@ -237,7 +237,6 @@ def _limits(spec: ConvSpec) -> tuple[int, int, int]:
 # --------------------------------------------------------------------------------------------------- kernels
 
 
-@dataclass(frozen=True, kw_only=True)
 class PaddedRows(Params):
     """Parameters of the ring buffer of four rows."""
 
@@ -245,7 +244,6 @@ class PaddedRows(Params):
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class StripOfBlocks(Params):
     """Parameters of kernels that transform the weights once for every strip of blocks."""
 
@@ -255,7 +253,6 @@ class StripOfBlocks(Params):
     high: Annotated[Trained, "highest quantized value of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransformingOptions(Options):
     """Template options of kernels that transform the weights at run time."""
 
@@ -265,7 +262,6 @@ class TransformingOptions(Options):
     one_strip: Annotated[bool, "whether one strip covers the image: transformed weights then overwrite the copied rows"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class WinogradOptions(Options):
     """Template options of blocks, limits and loops."""
 
@@ -278,7 +274,6 @@ class WinogradOptions(Options):
     unrolled_turns: Annotated[int, "unroll factor of the loop over groups of input channels"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FullUnroll(Options):
     """Template option of the DSP kernels: whether the loop over input channels is fully unrolled.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -47,7 +47,6 @@ def has_single_window(spec: ConvSpec) -> bool:
     return covers and shape.groups == 1 and spec.y.count == shape.out_channels
 
 
-@dataclass(frozen=True, kw_only=True)
 class DenseRows(Params):
     """Sizes of a fully connected layer."""
 
@@ -56,7 +55,6 @@ class DenseRows(Params):
     out_channels: Annotated[int, "elements of a row of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Patch(Params):
     """Parameters of the im2col patch of float convolutions."""
 
@@ -64,7 +62,6 @@ class Patch(Params):
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Blocks(Params):
     """Parameters of the ring buffer of padded rows, laid out in blocks of four channels."""
 
@@ -72,28 +69,24 @@ class Blocks(Params):
     channel_blocks: Annotated[int, "blocks of channels"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClampOptions(Options):
     """Template option of the lower limit of results."""
 
     clamp: Annotated[str, "relu: a lower limit of 0 or none, so that the sign bit decides; any: another lower limit"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class UpperLimit(Options):
     """Template option of the upper limit of results."""
 
     high: Annotated[bool, "whether results have an upper limit"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FpuDenseOptions(Options):
     """Template option of fully connected layers."""
 
     single_row: Annotated[bool, "whether the layer has one row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupOptions(Options):
     """Template options of depthwise loops that compute a group of adjacent outputs of a row together."""
 

@@ -11,7 +11,7 @@ executes a load together with a product.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -48,7 +48,6 @@ def is_single_row(spec: ConvSpec) -> bool:
     return spec.y.count == spec.channels
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowFrame(StackFrame):
     """Parameters of a dense layer of one row, in the order in which assembly reads them."""
 

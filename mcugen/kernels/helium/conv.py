@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -55,7 +55,6 @@ def is_unstrided_pointwise(shape: ConvShape) -> bool:
     return shape.groups == 1 and shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class PixelRows(Params):
     """Parameters of the walk over pixels that are read in x, without a copy."""
 
@@ -67,7 +66,6 @@ class PixelRows(Params):
     out_channels: Annotated[int, "channels of a pixel of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PatchRows(Params):
     """Parameters of the im2col step, which gathers the taps of each of a few pixels in a patch.
 
@@ -83,7 +81,6 @@ class PatchRows(Params):
     window_stride_bytes: Annotated[int, "bytes from window to window"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChannelGroupSizes(Params):
     """Sizes of the groups of a convolution with several groups of channels."""
 
@@ -93,7 +90,6 @@ class ChannelGroupSizes(Params):
     group_weight_bytes: Annotated[int, "bytes of the weights of a group"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModeOptions(Options):
     """Template options of where a convolution reads its windows: in x, in a strip of padded rows, or in patches."""
 
@@ -317,7 +313,6 @@ def can_overwrite_pixels(spec: ConvSpec) -> bool:
     return is_unstrided_pointwise(spec.shape) and spec.shape.out_channels <= spec.shape.in_channels
 
 
-@dataclass(frozen=True, kw_only=True)
 class CopiedPixels(Params):
     """Parameters of an in-place pointwise convolution, which copies pixels before it overwrites them."""
 
@@ -358,7 +353,6 @@ def has_eight_channels(spec: ConvSpec) -> bool:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class EightFrame(StackFrame):
     """Parameters of a pointwise convolution of pixels of eight channels, in the order in which assembly reads them."""
 
@@ -370,7 +364,6 @@ class EightFrame(StackFrame):
     high: Annotated[Trained, "highest quantized value of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pixels(Params):
     """Parameters of a pointwise convolution over adjacent pixels."""
 
@@ -400,7 +393,6 @@ def is_3x3_in_vectors(spec: ConvSpec) -> bool:
     return shape.groups == 1 and window and reachable and shape.out_channels % 2 == 0 and shape.out_width >= 4
 
 
-@dataclass(frozen=True, kw_only=True)
 class ColumnsFrame(StackFrame):
     """Parameters of the loop that multiplies four pixels by two channels, in the order in which assembly reads them."""
 
@@ -414,7 +406,6 @@ class ColumnsFrame(StackFrame):
     high: Annotated[Trained, "highest quantized value of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ColumnsOptions(Options):
     """Template options of 3×3 convolutions that compute four pixels by two channels."""
 

@@ -30,7 +30,6 @@ MAX_COLUMNS_BYTES = 2048
 """Size of the buffer of transposed columns, in bytes, unless one row needs more."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TapPairs(Params):
     """Parameters of the taps of a depthwise window, which are computed in pairs."""
 
@@ -148,7 +147,6 @@ def divide_row(shape: ConvShape, size: int) -> PixelGroups:
     return PixelGroups(size, count, halves, mask, overlap, covered - overlap)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PatchesFrame(StackFrame):
     """Parameters of 4×4 patches of one channel, in the order in which assembly reads them.
 
@@ -170,14 +168,12 @@ class PatchesFrame(StackFrame):
     second_row_bytes: Annotated[int, "bytes of y to the second of a pair of results"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class HalfGroupMask(Params):
     """Parameter of the partial half group at the end of a row."""
 
     half_mask: Annotated[int, "predicate of the lanes of a half group that are stored, one bit a byte"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Sections(Params):
     """Parameters of the columns buffer's sections; a section holds the input columns under one or two rows of y."""
 
@@ -187,7 +183,6 @@ class Sections(Params):
     padding_offset_bytes: Annotated[int, "bytes of all sections, after which the padding begins"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class StrideParams(Params):
     """Parameters with the strides, in bytes, in x, in the columns buffer and in y."""
 
@@ -200,7 +195,6 @@ class StrideParams(Params):
     image_stride_bytes: Annotated[int, "bytes from image to image of x"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PatchOptions(Options):
     """Template options of depthwise kernels for 4×4 patches."""
 
@@ -212,7 +206,6 @@ class PatchOptions(Options):
     rewinds_last_half: Annotated[bool, "whether the last half group overlaps the pixels before it"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecomputedTaps(Options):
     """Template options of the second pass, which recomputes channels whose weights do not fit int8."""
 
@@ -374,7 +367,6 @@ def count_patches(spec: ConvSpec) -> int:
     return spec.y.count * -(-spec.shape.kernel_height // 4) * -(-spec.shape.kernel_width // 4)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LargeFrame(StackFrame):
     """Parameters of windows of up to 2×2 patches, in the order in which assembly reads them."""
 
@@ -394,14 +386,12 @@ class LargeFrame(StackFrame):
     band_bytes: Annotated[int, "bytes of the columns of four rows"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ColumnsBufferParams(Params):
     """Parameter with the offset of the columns buffer, which follows the strip buffer in scratch memory."""
 
     columns_offset_bytes: Annotated[int, "bytes from the start of the strip to the columns"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class LargeOptions(Options):
     """Template options of depthwise kernels for windows of up to 8×8."""
 
@@ -466,7 +456,6 @@ def _longest(shape: ConvShape) -> int:
     return -(-shape.out_width // shape.dilation_width)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlaneSizes(Params):
     """Parameters of planes: copies of a segment of a row, one for each of eight channels.
 
@@ -493,21 +482,18 @@ class PlaneSizes(Params):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowPhase(Params):
     """Parameter of a dilated row, which is split into several undilated rows."""
 
     phase: Annotated[int | None, "number of the pixel between two taps with which the first output pixel begins"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LastVector(Params):
     """Parameter of the last vector of a channel's weights."""
 
     last_vector_bytes: Annotated[int, "bytes of the last vector of a channel"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowLoopOptions(Options):
     """Template options of depthwise kernels for rows of taps."""
 

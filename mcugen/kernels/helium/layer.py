@@ -194,7 +194,6 @@ class RequantizationTable:
 # ------------------------------------------------------------------------------------------- declarations
 
 
-@dataclass(frozen=True, kw_only=True)
 class StackFrame(Params):
     """Parameters that assembly copies to the stack as one block.
 
@@ -204,7 +203,6 @@ class StackFrame(Params):
     by_place: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class RequantizationParams(Params):
     """Parameters of the requantization of accumulators to int8 or int16."""
 
@@ -214,7 +212,6 @@ class RequantizationParams(Params):
     left_shift: Annotated[Trained, "left shift of sums before the product"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GemmFrame(StackFrame):
     """Parameters of the loop over two pixels by four output channels, in the order in which assembly reads them.
 
@@ -238,14 +235,12 @@ class GemmFrame(StackFrame):
     high: Annotated[Trained, "highest quantized value of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Padding(Params):
     """Parameter with the value of the padding before and after rows of x."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class NineBits(Params):
     """Parameter of nine-bit weights, stored as int8 values and an offset per channel."""
 
@@ -257,7 +252,6 @@ class NineBits(Params):
         return [NineBits(products_per_sum=spec.depth)] if has_nine_bits(spec) else []
 
 
-@dataclass(frozen=True, kw_only=True)
 class StripRows(Params):
     """Sizes of the strip: a buffer of padded rows under one row of y."""
 
@@ -265,28 +259,24 @@ class StripRows(Params):
     strip_row_stride: Annotated[int, "bytes from row to row of the strip"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TailChannelsOption(Options):
     """Template option: whether the last block of channels is partial."""
 
     has_tail_channels: Annotated[bool, "whether the last block of channels is not full"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Clamped(Options):
     """Template option: whether results are limited further than by the output type."""
 
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Shifted(Options):
     """Template option: whether accumulators are shifted left before the multiplication of the requantization."""
 
     pre_shifted: Annotated[bool, "whether accumulators are shifted left before the multiplication"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ResultOptions(Options):
     """Template options of the result type: int8 or int16 values, or int32 accumulators."""
 
@@ -294,7 +284,6 @@ class ResultOptions(Options):
     post_shifted: Annotated[bool, "whether rounded products are shifted right after the multiplication"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoopFlags(Options):
     """Template options of the inner loop over vectors of products."""
 
@@ -304,14 +293,12 @@ class LoopFlags(Options):
     nibbles: Annotated[bool, "whether each byte holds the weights of two channels"] = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class UnpackedNibblesOption(Options):
     """Template option: whether weights have 4 bits and are unpacked before they are multiplied."""
 
     nibbles: Annotated[bool, "whether each byte holds two weights"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowJumpOption(Options):
     """Template option: whether the inner loop skips bytes of x between two iterations."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -31,7 +30,6 @@ def has_int16_results(spec: ConvSpec) -> bool:
     return spec.y.dtype is DType.INT16 and spec.y.quant is not None
 
 
-@dataclass(frozen=True, kw_only=True)
 class WideCodes(Params):
     """Parameters of the requantization of accumulators to int16 values."""
 
@@ -49,7 +47,6 @@ class WideCodes(Params):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class WideWindow(Params):
     """Parameters of the window of an output pixel, and of the number of pixels."""
 
@@ -59,7 +56,6 @@ class WideWindow(Params):
     y_channels: Annotated[int, "channels of a pixel of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class WideOptions(Options):
     """Template options of how the int16 kernel reads x."""
 
@@ -95,7 +91,6 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
     return site.call(operands, [*geometry, window, WideCodes.of(spec)], [options], overlaps=spec.overlaps(order))
 
 
-@dataclass(frozen=True, kw_only=True)
 class WideTaps(Options):
     """Template options of the loops over taps."""
 

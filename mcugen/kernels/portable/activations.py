@@ -139,7 +139,6 @@ class CurveSpec:
 # ----------------------------------------------------------------------------------- sums of int8 tensors
 
 
-@dataclass(frozen=True, kw_only=True)
 class SumParams(Params):
     """Parameters of y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), with m below 2^23 and sums below 2^31."""
 
@@ -153,7 +152,6 @@ class SumParams(Params):
     high: Annotated[Trained | None, "highest quantized value of y, if it is not 127"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class SumOptions(Options):
     """Template options of a sum."""
 
@@ -222,7 +220,6 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
 # ---------------------------------------------------------------------------------- sums of int16 tensors
 
 
-@dataclass(frozen=True, kw_only=True)
 class SaturatingSumParams(Params):
     """Size of a saturating sum, y = saturate(x0 + x1)."""
 
@@ -283,7 +280,6 @@ def emit_saturating_sum(node: Node, builder: Builder, sum_of: WeightedSum) -> bo
 # ------------------------------------------------------------------------------- products of int8 tensors
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProductParams(Params):
     """Parameters of y = saturate(zero_y + (x0 - zero0) · (x1 - zero1) · multiplier / 2^32), rounded half up."""
 
@@ -351,7 +347,6 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
 # ---------------------------------------------------------------- functions by channel, a table at a time
 
 
-@dataclass(frozen=True, kw_only=True)
 class PReluParams(Params):
     """Parameters of PRelu: y = saturate((d * (slope if d < 0 else factor) + start) >> bits) for d = x - zero."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -12,7 +11,6 @@ from mcugen.lir.kernel import Kernel, Options, Params, Real, reads, writes
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
-@dataclass(frozen=True, kw_only=True)
 class DftParams(Params):
     """Sizes of a signal's frames, and of the split of a frame's transform."""
 
@@ -26,7 +24,6 @@ class DftParams(Params):
     scale: Annotated[Real | None, "1 / dft_length of an inverse transform"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class DftOptions(Options):
     """Template options of a Fourier transform."""
 

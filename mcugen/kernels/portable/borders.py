@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.graph import Node
@@ -19,7 +18,6 @@ _EXAMPLE = """<ir_version: 10, opset_import: ["": 21]>
     { d = QuantizeLinear(x, s, z)  y = DequantizeLinear(c, s, z) }"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedTensorParams(Params):
     """Size, scale and zero point of a quantized tensor."""
 
@@ -28,7 +26,6 @@ class QuantizedTensorParams(Params):
     zero_point: Annotated[int, "zero point of quantized values"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class InverseScale(Params):
     """The reciprocal of the scale as a sum of two floats, for exact rounding."""
 

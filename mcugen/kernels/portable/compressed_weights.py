@@ -114,7 +114,6 @@ def is_compressible(spec: ConvSpec) -> bool:
     return choose_remainder_bits(spec.rows)[1] < 7 * spec.rows.size
 
 
-@dataclass(frozen=True, kw_only=True)
 class CodedRow(Params):
     """Sizes of a layer with one row of outputs, and the parameter of the Rice code."""
 
@@ -123,7 +122,6 @@ class CodedRow(Params):
     remainder_bits: Annotated[Trained, "lower bits of a number, which follow its prefix"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RiceOptions(Options):
     """Template options of the Rice code and of the results."""
 
@@ -173,7 +171,6 @@ COMPRESSED_DENSE: tuple[Kernel, ...] = (
 """Kernels of fully connected layers that decode compressed weights as they multiply them."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CodedWeights(Params):
     """Sizes of a constant in rows of equal length, and the parameter of its Rice code."""
 
@@ -184,7 +181,6 @@ class CodedWeights(Params):
     remainder_bits: Annotated[Trained, "lower bits of a number, which follow its prefix"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DecodeOptions(Options):
     """Template options of the decoder."""
 

@@ -256,7 +256,6 @@ def has_int8_results(spec: ConvSpec) -> bool:
 # ------------------------------------------------------------------------------------------------- declarations
 
 
-@dataclass(frozen=True, kw_only=True)
 class StripWalk(Params):
     """Parameters of a tiling into strips.
 
@@ -281,7 +280,6 @@ class StripWalk(Params):
     x_zero_point: Annotated[Trained | None, "zero point of x, the value of padding; 0 for int16"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class UpperWordParams(Params):
     """Parameters of the requantization from the upper word of a product: offset, then right shift."""
 
@@ -292,21 +290,18 @@ class UpperWordParams(Params):
     right_shift: Annotated[Trained | None, "right shift after the addition, if there is one"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class OutputZeroPoint(Params):
     """Parameter with the zero point of the output."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class InputOutputZeros(OutputZeroPoint):
     """Parameters with the zero points of input and output."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class StrideOptions(Options):
     """Template options of 3×3 windows."""
 
@@ -314,14 +309,12 @@ class StrideOptions(Options):
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GainOption(Options):
     """Template option of kernels that read weights as int8 or 4-bit values: their left shift (gain) at run time."""
 
     gain: Annotated[int, "left shift of weights, so that the high word of a product is the result"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ThreePixelOptions(Options):
     """Template options of kernels that compute three pixels of a row together."""
 
@@ -329,7 +322,6 @@ class ThreePixelOptions(Options):
     bits: Annotated[int, "bits of a packed weight: 8, or 10 if some weights do not fit a byte"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TapOptions(Options):
     """Template options of the strip kernels for windows of any size."""
 
@@ -355,14 +347,12 @@ class TapOptions(Options):
     k_points: Annotated[int, "points of a line of the window"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class HighLimit(Params):
     """Parameter with the upper limit of float results; the lower limit is a template option."""
 
     high: Annotated[float | None, "highest result, if there is an upper limit"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LaneOptions(Options):
     """Template options of kernels that compute adjacent channels together."""
 

@@ -135,7 +135,6 @@ def choose_plane_strips(shape: ConvShape, has_few_registers: bool) -> PlaneStrip
     return min(tilings, key=PlaneStrips.instructions)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlaneWindow(Params):
     """Parameters of the strip and of the windows on it."""
 
@@ -148,7 +147,6 @@ class PlaneWindow(Params):
     tap_line_stride: Annotated[int, "elements of the strip from tap to tap in adjacent lines of the window"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlaneOptions(Options):
     """Template options of the computation of several outputs of a line per pass."""
 
@@ -248,7 +246,6 @@ def plane_variant(spec: ConvSpec) -> str:
     return "held" if tiling.lines.taps > 1 else "line"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LineWalk(Params):
     """Parameters of a convolution along rows of pixels, with `dilation` pixels from tap to tap."""
 
@@ -262,7 +259,6 @@ class LineWalk(Params):
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class LineOptions(Options):
     """Template options of weights and results."""
 

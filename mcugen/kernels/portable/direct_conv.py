@@ -21,7 +21,6 @@ from mcugen.numerics.window import Window
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChannelGroups(Params):
     """Parameters with the number of images, and the sizes of groups of channels."""
 
@@ -31,7 +30,6 @@ class ChannelGroups(Params):
     group_out_channels: Annotated[int, "output channels of a group"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RealLimits(Params):
     """Parameters with the limits that float results are clamped to."""
 
@@ -48,7 +46,6 @@ class RealLimits(Params):
 # ------------------------------------------------------------------------------------------------ convolution
 
 
-@dataclass(frozen=True, kw_only=True)
 class ZeroStep(Params):
     """Parameter with the stride of the weights' zero points, which are an operand."""
 
@@ -57,7 +54,6 @@ class ZeroStep(Params):
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FilterPlanes(Params):
     """Parameters with the sizes of an input channel and of its filter."""
 
@@ -65,14 +61,12 @@ class FilterPlanes(Params):
     filter_taps: Annotated[int, "weights of a filter for one input channel"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FilterStrides(ByAxis):
     """Parameters with the strides of filters, one for each axis."""
 
     w_stride: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DirectOptions(Options):
     """Template options of a direct convolution: element types, and requantization or clamp."""
 
@@ -185,7 +179,6 @@ def direct_call(
 # ------------------------------------------------------------------------------------------------------ dense
 
 
-@dataclass(frozen=True, kw_only=True)
 class DenseDirectOptions(Options):
     """Template options of a fully connected layer."""
 
@@ -233,7 +226,6 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
 # --------------------------------------------------------------------------------------- transposed convolution
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpreadPlanes(Params):
     """Parameters with the sizes of a channel of input, output and filter."""
 
@@ -242,14 +234,12 @@ class SpreadPlanes(Params):
     filter_taps: Annotated[int, "weights of a filter per channel"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class OutputStrides(ByAxis):
     """Strides of y, by axis."""
 
     y_stride: Annotated[Mapping[str, int], "elements of y from one index along the axis to the next"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpreadOptions(Options):
     """Template options of a transposed convolution."""
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -15,7 +14,6 @@ from mcugen.lir.program import Instr
 _COUNT = writes("count", "entries that were found", DType.INT32)
 
 
-@dataclass(frozen=True, kw_only=True)
 class NonZeroParams(Params):
     """Parameter with the shape of the input."""
 
@@ -23,7 +21,6 @@ class NonZeroParams(Params):
     d: Annotated[Mapping[str, int], "elements along this axis"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class NonZeroOptions(Options):
     """Template options of the coordinates of a position."""
 
@@ -43,7 +40,6 @@ NONZERO = Kernel(
 """Kernel of NonZero."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CompressParams(Params):
     """Sizes around one axis, of which the condition may cover only the beginning."""
 
@@ -69,7 +65,6 @@ COMPRESS = Kernel(
 """Kernel of Compress."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class UniqueOptions(Options):
     """Template options of the entries, and of the results that the node has."""
 
@@ -98,7 +93,6 @@ UNIQUE = Kernel(
 """Kernel of Unique."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SuppressionParams(Params):
     """Parameters with the numbers of boxes and classes."""
 
@@ -107,7 +101,6 @@ class SuppressionParams(Params):
     num_boxes: Annotated[int, "boxes of an image"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SuppressionOptions(Options):
     """Template options of the format of boxes."""
 

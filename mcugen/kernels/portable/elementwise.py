@@ -124,7 +124,6 @@ class Load:
     """C expression that loads the last elements, up to four, with a Helium predicate."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoopParams(Params):
     """Parameters of the loops and the formula."""
 
@@ -133,7 +132,6 @@ class LoopParams(Params):
     k: Annotated[Mapping[str, Real], "a constant of the formula"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoopOptions(Options):
     """Template options with the C text of a loop."""
 

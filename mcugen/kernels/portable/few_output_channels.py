@@ -238,7 +238,6 @@ def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
     return min(at), max(at) - min(at) + 1
 
 
-@dataclass(frozen=True, kw_only=True)
 class SingleRows(Params):
     """Parameters of the windows over x, and of where rows are read."""
 
@@ -262,14 +261,12 @@ class SingleRows(Params):
     window_stride: Annotated[int, "elements of x from step to step within a row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class OffsetCodeLimits(CodeLimits):
     """Parameters of requantization in plain C."""
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SingleOptions(Options):
     """Template options of how the kernels for few output channels read windows."""
 
@@ -278,7 +275,6 @@ class SingleOptions(Options):
     load_size: Annotated[int, "elements that are loaded together"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Shift(Options):
     """Template option of the requantization shift."""
 

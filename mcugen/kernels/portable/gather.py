@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
 
 
-@dataclass(frozen=True, kw_only=True)
 class GatherParams(Params):
     """Parameters with the number of blocks of x, and of indices for each block."""
 
@@ -20,7 +18,6 @@ class GatherParams(Params):
     x_outer_stride: Annotated[int, "elements from block to block of x"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class IndexedAxes(ByAxis):
     """Parameters of the axes along which an index selects, one set for each axis."""
 
@@ -28,14 +25,12 @@ class IndexedAxes(ByAxis):
     depth: Annotated[Mapping[str, int], "entries of this axis"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GatherRun(Params):
     """Parameter with the size of the contiguous run that an index selects."""
 
     run_size: Annotated[int | None, "elements that an index selects, if more than one"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class GatherOptions(Options):
     """Template options of a gather."""
 
@@ -57,7 +52,6 @@ GATHER = Kernel(
 """Kernel of Gather and GatherND."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class IndexCount(Params):
     """Parameter with the number of indices."""
 
@@ -73,7 +67,6 @@ GATHER_ELEMENTS = Kernel(
 """Kernel of GatherElements."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReverseParams(Params):
     """Sizes and strides of two axes, and the run behind them."""
 
@@ -93,14 +86,12 @@ REVERSE_SEQUENCE = Kernel(
 """Kernel of ReverseSequence."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SliceCount(Params):
     """Parameter with the number of axes that are sliced at run time."""
 
     count: Annotated[int, "axes whose starts and steps are given"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SlicedAxes(ByAxis):
     """Parameters of each axis of a slice."""
 
@@ -109,7 +100,6 @@ class SlicedAxes(ByAxis):
     count: Annotated[Mapping[str, int], "entries of this axis of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class SliceOptions(Options):
     """Template option of a slice."""
 

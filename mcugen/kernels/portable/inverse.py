@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -12,7 +11,6 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, scratch, writes
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
-@dataclass(frozen=True, kw_only=True)
 class InverseParams(Params):
     """Sizes of square matrices."""
 
@@ -20,7 +18,6 @@ class InverseParams(Params):
     n: Annotated[int, "rows of a matrix, and elements of a row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class InverseOptions(Options):
     """Template option of the element type."""
 

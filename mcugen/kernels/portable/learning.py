@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -11,7 +10,6 @@ from mcugen.kernels.portable.weighted import DenseSizes
 from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
-@dataclass(frozen=True, kw_only=True)
 class DescentOptions(Options):
     """Template option of the updated matrix."""
 
@@ -36,7 +34,6 @@ DESCEND = Kernel(
 """Kernel of gradient descent steps of float or int8 weights."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CodedStep(Params):
     """Parameter of a gradient step in integers: the zero point of the quantized inputs."""
 
@@ -59,7 +56,6 @@ DESCEND_CODES = Kernel(
 """Kernel of gradient descent steps of int8 weights in integers."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProductLoops(Options):
     """Template options of a matrix product's loop over the rows of x, four at a time."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -39,7 +39,6 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 _CODES = (DType.INT8, DType.INT16)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Matrices(Params):
     """Parameters with the number and the sizes of the matrix products of a batch."""
 
@@ -49,14 +48,12 @@ class Matrices(Params):
     columns: Annotated[int, "columns of b and y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Factor(Params):
     """Parameter with the factor that every sum is multiplied by."""
 
     factor: Annotated[Real | None, "factor of each sum, if it is not 1"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProductStore(Params):
     """Parameters that requantize the sums of a matrix product; only zero points if accumulators are the result."""
 
@@ -68,28 +65,24 @@ class ProductStore(Params):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScaledOptions(Options):
     """Template option of matrix products of floats."""
 
     scaled: Annotated[bool, "whether sums have a factor"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ElementOptions(Options):
     """Template option of matrix products whose elements are computed one by one."""
 
     y_t: Annotated[str, "C type of the elements"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class BlockOptions(Options):
     """Template option of matrix products that are computed in blocks of y."""
 
     single_row: Annotated[bool, "whether a has one row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProductOptions(Options):
     """Template options of matrix products of quantized values."""
 
@@ -103,7 +96,6 @@ class ProductOptions(Options):
     fits_32_bits: Annotated[bool, "whether products fit 32 bits after the shift, before the clamp"] = False
 
 
-@dataclass(frozen=True, kw_only=True)
 class ColumnStrips(Params):
     """Parameters of strips: packed columns of b to which the rows of a are applied."""
 
@@ -189,7 +181,6 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
     return site.call(operands, [_matrices(spec), codes, strips], [Loops.of(site)], overlaps=spec.overlaps())
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlainStrips(Params):
     """Parameters of strips whose packed columns have 8-bit elements."""
 
@@ -481,7 +472,6 @@ MATMUL: tuple[Kernel, ...] = (
 """Kernels of matrix products of two activations, in order of preference."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DetParams(Params):
     """Sizes of square matrices."""
 
@@ -489,7 +479,6 @@ class DetParams(Params):
     n: Annotated[int, "rows of a matrix, and elements of a row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DetOptions(Options):
     """Template option of the element type."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -23,7 +22,6 @@ classifier (float[2, 2] x) => (int64[2] label, float[2, 3] scores) {
 """Model that uses all four kernels of support vector machines."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RbfParams(Params):
     """Numbers of rows and support vectors, and the factor of the exponent."""
 
@@ -47,7 +45,6 @@ RBF = Kernel(
 """Kernel of the radial basis function of support vector machines."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DuelsParams(Params):
     """Parameters of pairwise decisions: the numbers of rows, classes and support vectors."""
 
@@ -72,7 +69,6 @@ SVM_DUELS = Kernel(
 """Kernel that computes the pairwise decision values of a support vector classifier (one against one)."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClassPairs(Params):
     """Sizes of the scores of pairs of classes."""
 
@@ -91,7 +87,6 @@ SVM_WINNER = Kernel(
 """Kernel that chooses the class of a support vector classifier: the one with most pairwise votes."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Iteration(Params):
     """Parameters that end an iterative solution: number of iterations, and tolerance."""
 
@@ -118,7 +113,6 @@ SVM_COUPLING = Kernel(
 # ------------------------------------------------------------------------------------------------- encoders
 
 
-@dataclass(frozen=True, kw_only=True)
 class TranslateParams(Params):
     """Sizes of the table, and the values of elements that are not keys."""
 
@@ -128,7 +122,6 @@ class TranslateParams(Params):
     nan_value: Annotated[Real | None, "value of an element that is NaN"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TranslateOptions(Options):
     """Template options of keys and values."""
 

@@ -131,7 +131,6 @@ def emit_copy(
     builder.call(node, call)
 
 
-@dataclass(frozen=True, kw_only=True)
 class WholeFillParams(Params):
     """Number of elements to fill, and their value."""
 
@@ -139,7 +138,6 @@ class WholeFillParams(Params):
     fill_value: Annotated[Real, "value of each element, converted to the type of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FillOptions(Options):
     """Template option of a fill."""
 
@@ -171,7 +169,6 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
     builder.call(node, Call(FILL, {"y": buffer}, [params], [options], variant=dtype.tag))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Bytes(Params):
     """Parameter with the size of x in bytes."""
 
@@ -253,7 +250,6 @@ def _elements_of_many_planes(spec: TransposeSpec) -> int:
     return 0 if planes.planes <= MAX_UNROLLED_PLANES else spec.y.count
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransposeSizes(Params):
     """Sizes of the matrices."""
 
@@ -263,7 +259,6 @@ class TransposeSizes(Params):
     x_row_stride: Annotated[int | None, "elements from row to row of x, if only some of them are transposed"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransposeOptions(Options):
     """Template options of a transposition."""
 
@@ -271,7 +266,6 @@ class TransposeOptions(Options):
     inner: Annotated[int, "rows of x if the loop over them is unrolled; 0: a loop"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TransposeGatherOptions(TransposeOptions):
     """Template options of a transposition in the order of the output."""
 
@@ -385,7 +379,6 @@ class Planes:
         return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanesParams(Params):
     """Sizes of images whose planes are transposed."""
 
@@ -395,7 +388,6 @@ class PlanesParams(Params):
     run_size: Annotated[int, "elements of a run"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanesOptions(TransposeOptions):
     """Template option of a transposition in place."""
 

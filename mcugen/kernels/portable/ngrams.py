@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
 from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
-@dataclass(frozen=True, kw_only=True)
 class NgramsParams(Params):
     """Sizes of rows of items, and of the pool of n-grams."""
 
@@ -23,7 +21,6 @@ class NgramsParams(Params):
     pool_items: Annotated[int, "items of the pool"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class NgramsOptions(Options):
     """Template options of items and counts."""
 

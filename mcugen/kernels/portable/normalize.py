@@ -116,7 +116,6 @@ _Walk = tuple[int, tuple[int, ...]]
 # ------------------------------------------------------------------------------------------------- reals
 
 
-@dataclass(frozen=True, kw_only=True)
 class Statistics(Params):
     """Parameters of mean and variance of float rows."""
 
@@ -124,7 +123,6 @@ class Statistics(Params):
     epsilon: Annotated[Real, "added to the variance"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class NormalizeOptions(Options):
     """Template options for floats. An index is a C expression of loop counters, empty if it is always 0."""
 
@@ -200,7 +198,6 @@ def call_normalize(
 # ------------------------------------------------------------------------------------------------- codes
 
 
-@dataclass(frozen=True, kw_only=True)
 class FixedPoint(Params):
     """Parameters of normalization in integers (mcugen.numerics.normalize)."""
 
@@ -213,7 +210,6 @@ class FixedPoint(Params):
     fraction_bits: Annotated[Trained, "fraction bits of a result before it is rounded"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FixedOptions(Options):
     """Template options for quantized values. An index is a C expression of loop counters, empty if it is always 0."""
 

@@ -131,7 +131,6 @@ class GroupRequantizer:
         return codes
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupedRows(Params):
     """Sizes of a layer with group-quantized weights."""
 
@@ -141,7 +140,6 @@ class GroupedRows(Params):
     group_size: Annotated[int, "weights that share a scale"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupedReals(Params):
     """Parameters with the limits of float results."""
 
@@ -149,7 +147,6 @@ class GroupedReals(Params):
     high: Annotated[float, "highest result"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupedCodes(Params):
     """Parameters with the limits of quantized results."""
 
@@ -157,14 +154,12 @@ class GroupedCodes(Params):
     high: Annotated[Trained, "highest quantized value of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GroupedZero(Params):
     """Parameter with the zero point of the quantized input."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PackedOptions(Options):
     """Template options of how weights are packed, and of the result."""
 
@@ -214,7 +209,6 @@ DENSE_PACKED = Kernel(
 """Kernel of fully connected layers with group-quantized weights, on any CPU."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TileOptions(Options):
     """Template options of how weights are packed, and of the tile."""
 

@@ -14,7 +14,6 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
 from mcugen.lir.traversal import Traversal, nested_positions
 
 
-@dataclass(frozen=True, kw_only=True)
 class Count(Params):
     """Parameter with the number of elements of y."""
 
@@ -30,7 +29,6 @@ FILL_WITH = Kernel(
 """Kernel that sets every element of a tensor to a value computed at run time."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExtendWalk(ByAxis):
     """Parameters of the loops over y, one set for each axis; adjacent axes without padding are merged."""
 
@@ -39,7 +37,6 @@ class ExtendWalk(ByAxis):
     places: Annotated[Mapping[str, int], "entries of x along a padded axis; other indices in its table count as 0"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExtendOptions(Options):
     """Template options of a padding with the tensor's own elements."""
 

@@ -21,7 +21,6 @@ from mcugen.numerics.fixedpoint import Requantizer
 from mcugen.numerics.window import Window
 
 
-@dataclass(frozen=True, kw_only=True)
 class WindowGeometry(Params):
     """Geometry of a window that slides over rows and columns, channels last; with one spatial axis there is one row."""
 
@@ -39,7 +38,6 @@ class WindowGeometry(Params):
     padding_left: Annotated[int, "pixels before a row that the first window begins at"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DilationParams(Params):
     """Dilation of a window, and channels of a pixel in memory if the layer covers only some of them."""
 
@@ -130,7 +128,6 @@ def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
 # ------------------------------------------------------------------------------------------------- maxima
 
 
-@dataclass(frozen=True, kw_only=True)
 class MaxOptions(Options):
     """Template options of a maximum pool."""
 
@@ -196,7 +193,6 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 # ------------------------------------------------------------------------------------------------- means
 
 
-@dataclass(frozen=True, kw_only=True)
 class CountedPadding(Params):
     """Parameters of padding whose taps count as zeros in a mean."""
 
@@ -208,14 +204,12 @@ class CountedPadding(Params):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class FloatMean(Params):
     """Parameter of a mean of floats."""
 
     scale: Annotated[float | None, "1 / number of taps, if all windows have the same number"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedMean(Params):
     """Parameters that requantize a sum to the quantized mean with one rounding."""
 
@@ -248,7 +242,6 @@ class QuantizedMean(Params):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class AverageOptions(Options):
     """Template options of an average pool."""
 
@@ -257,7 +250,6 @@ class AverageOptions(Options):
     windows_inside: Annotated[bool, "whether no window leaves x"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PoolSumOptions(Options):
     """Template options of sums of quantized values."""
 
@@ -266,7 +258,6 @@ class PoolSumOptions(Options):
     single_block: Annotated[bool, "whether only one block of channels is unrolled (SHORT_LOOPS)"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeanOptions(Options):
     """Template options of the rounding of sums to means (templates/kernels/average.j2)."""
 
@@ -437,7 +428,6 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
 # ------------------------------------------------------------------------------------- means by rows
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowSize(Params):
     """Parameters with the size of the pixels that are added up."""
 
@@ -454,7 +444,6 @@ ACCUMULATE_ROWS = Kernel(
 """Kernel that adds rows of quantized values to sums by channel, for means that are computed row by row."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SumsSize(Params):
     """Parameters with the number of sums, one per channel, and of the values in each."""
 
@@ -504,7 +493,6 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
 # --------------------------------------------------------------------------------- any number of axes
 
 
-@dataclass(frozen=True, kw_only=True)
 class PoolPlanes(Params):
     """Parameters with the sizes of tensors with channels first."""
 
@@ -512,7 +500,6 @@ class PoolPlanes(Params):
     x_plane_size: Annotated[int, "elements of a plane of x"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DirectParams(ByAxis):
     """Parameters that depend on the pool's function and results; members of an axis end with its number."""
 
@@ -527,7 +514,6 @@ class DirectParams(ByAxis):
     root: Annotated[Real | None, "1 / p"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class DirectPoolOptions(Options):
     """Template options of a pool in any number of axes."""
 
@@ -557,7 +543,6 @@ POOL_DIRECT = Kernel(
 # ------------------------------------------------------------------------------------------------- unpooling
 
 
-@dataclass(frozen=True, kw_only=True)
 class UnpoolParams(Params):
     """Parameters with the numbers of elements of input and output."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -11,7 +10,6 @@ from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
-@dataclass(frozen=True, kw_only=True)
 class TriluParams(Params):
     """Parameters with the number and the sizes of matrices."""
 
@@ -20,7 +18,6 @@ class TriluParams(Params):
     columns: Annotated[int, "elements of a row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TriluOptions(Options):
     """Template option: which triangle of a matrix is kept."""
 
@@ -37,7 +34,6 @@ TRILU = Kernel(
 """Kernel of Trilu."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class OneHotOptions(Options):
     """Template options of the comparison of an index."""
 
@@ -59,14 +55,12 @@ ONE_HOT = Kernel(
 """Kernel of OneHot."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RangeParams(Params):
     """Parameter with the number of elements."""
 
     count: Annotated[int, "elements of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RangeOptions(Options):
     """Template options of a range of numbers; integer arithmetic wraps around."""
 
@@ -84,7 +78,6 @@ RANGE = Kernel(
 """Kernel of Range."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CumulativeOptions(Options):
     """Template options of a cumulative operation."""
 
@@ -106,14 +99,12 @@ CUMULATIVE = Kernel(
 """Kernel of CumSum and CumProd."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TopParams(Params):
     """Parameter with the number of results."""
 
     k: Annotated[int, "elements that are selected"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TopOptions(Options):
     """Template options of the order of elements: the largest or the smallest first."""
 

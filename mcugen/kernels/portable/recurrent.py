@@ -99,7 +99,6 @@ class Gates:
 # ------------------------------------------------------------------------------------------ declarations
 
 
-@dataclass(frozen=True, kw_only=True)
 class SequenceParams(Params):
     """Sizes of sequences, and offsets of a direction in the inputs."""
 
@@ -117,14 +116,12 @@ class SequenceParams(Params):
     initial_stride: Annotated[int | None, "elements of h0 and c0 from sequence to sequence"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class PeepholeParams(Params):
     """Parameter with the offset of one direction's peephole weights."""
 
     peepholes_offset: Annotated[int | None, "first element of peepholes of this direction"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class OutputWalk(Params):
     """Parameters of one direction's part of y: strides and offset, if the states of all steps are results."""
 
@@ -133,7 +130,6 @@ class OutputWalk(Params):
     y_offset: Annotated[int | None, "first element of y of this direction"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class HiddenWalk(Params):
     """Parameters of one direction's hidden states: offset and stride in the buffer of all states."""
 
@@ -141,7 +137,6 @@ class HiddenWalk(Params):
     h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if all use one state buffer"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class CellWalk(Params):
     """Parameters of one direction's cell states: offset and stride in the buffer of all states."""
 
@@ -149,7 +144,6 @@ class CellWalk(Params):
     c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if all use one state buffer"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FunctionParams(ExpressionParams):
     """Parameters of the activation functions."""
 
@@ -159,7 +153,6 @@ class FunctionParams(ExpressionParams):
     k: Annotated[Mapping[str, Real], "alpha and beta of the function of a cell"] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecurrentOptions(Options):
     """Template options of any recurrent layer. Functions are C statements in which @ stands for the variable."""
 
@@ -174,7 +167,6 @@ class RecurrentOptions(Options):
     f: Annotated[str, "function of the gates"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GruOptions(Options):
     """Template options of a GRU."""
 
@@ -183,7 +175,6 @@ class GruOptions(Options):
     linear: Annotated[bool, "whether the product with R is computed before the reset gate is applied"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class LstmOptions(Options):
     """Template options of an LSTM."""
 

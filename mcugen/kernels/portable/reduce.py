@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -49,7 +48,6 @@ def nests_of(kept: LoopList, reduced: LoopList) -> Nests:
     return Nests(k=loops("k", kept), r=loops("r", reduced))
 
 
-@dataclass(frozen=True, kw_only=True)
 class FinishParams(Params):
     """Parameters that turn an accumulator into an element of y: mean, or requantization."""
 
@@ -62,7 +60,6 @@ class FinishParams(Params):
     y_zero_point: Annotated[Trained | None, "zero point of y, if halves are rounded to even"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReduceOptions(Options):
     """Template options of a reduction."""
 
@@ -93,7 +90,6 @@ REDUCE = Kernel(
 # ------------------------------------------------------------------------------------ position of an extreme
 
 
-@dataclass(frozen=True, kw_only=True)
 class ArgOptions(Options):
     """Template options of a search for an extreme."""
 

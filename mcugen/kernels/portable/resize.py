@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -14,14 +13,12 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, w
 # -------------------------------------------------------------------------------------------------- nearest
 
 
-@dataclass(frozen=True, kw_only=True)
 class NearestRun(Params):
     """Parameter with the size of the contiguous runs behind the last resized axis."""
 
     run_size: Annotated[int | None, "elements that are adjacent in x and y"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class NearestAxes(ByAxis):
     """Parameters of the loops over y, one set for each loop."""
 
@@ -32,7 +29,6 @@ class NearestAxes(ByAxis):
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class NearestOptions(Options):
     """Template options of the loops."""
 
@@ -58,7 +54,6 @@ RESIZE_NEAREST = Kernel(
 # --------------------------------------------------------------------------------------------------- linear
 
 
-@dataclass(frozen=True, kw_only=True)
 class LinearWalk(Params):
     """Parameters with the sizes of x and y as [outer][first][middle][last][inner].
 
@@ -81,14 +76,12 @@ class LinearWalk(Params):
     middle_stride: Annotated[int | None, "elements of x from middle block to middle block"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class LinearOptions(Options):
     """Template option of linear interpolation."""
 
     pair: Annotated[bool, "whether there are two axes"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rescaling(Params):
     """Parameters that requantize the weighted sum of quantized values to y.
 
@@ -101,7 +94,6 @@ class Rescaling(Params):
     x_zero_point: Annotated[Trained | None, "zero point of x at the scale of sums; 0 for 16 bits"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CodesOptions(LinearOptions):
     """Template options of linear interpolation of quantized values."""
 
@@ -111,7 +103,6 @@ class CodesOptions(LinearOptions):
     fine: Annotated[bool, "whether weights have 23 fraction bits, instead of 15"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ResizedRowOptions(Options):
     """Template options of rows of quantized values on CPUs with Helium or the DSP extension.
 
@@ -161,7 +152,6 @@ RESIZE_LINEAR = {
 """Kernels of linear interpolation, by type of x."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LinearLaneOptions(LinearOptions):
     """Template options of linear interpolation with weights of few bits, such as sixteenths."""
 
@@ -193,7 +183,6 @@ net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
 # -------------------------------------------------------------------------------------------------- weights
 
 
-@dataclass(frozen=True, kw_only=True)
 class ResampleParams(Params):
     """Sizes of y and of the table of weights along the resampled axis."""
 
@@ -202,7 +191,6 @@ class ResampleParams(Params):
     num_starts: Annotated[int, "number of possible first neighbours; other values in the table count as 0"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ResampleOptions(Options):
     """Template option of the element type."""
 

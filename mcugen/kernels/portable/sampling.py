@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.hir.types import DType
@@ -13,7 +12,6 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Real, reads, scra
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
-@dataclass(frozen=True, kw_only=True)
 class FloatTypeOptions(Options):
     """Template options in which kernels of float and double differ."""
 
@@ -21,7 +19,6 @@ class FloatTypeOptions(Options):
     f: Annotated[str, "suffix of functions and literals: f, or empty for double"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GridParams(Params):
     """Sizes of images and positions."""
 
@@ -31,7 +28,6 @@ class GridParams(Params):
     plane_size: Annotated[int, "elements of a plane of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlaneAxes(ByAxis):
     """Axes of a plane."""
 
@@ -39,7 +35,6 @@ class PlaneAxes(ByAxis):
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GridOptions(FloatTypeOptions):
     """Template options of interpolation and padding."""
 
@@ -64,7 +59,6 @@ GRID_SAMPLE = Kernel(
 """Kernel of GridSample."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeformParams(Params):
     """Sizes of a convolution whose taps are moved."""
 
@@ -78,7 +72,6 @@ class DeformParams(Params):
     y_plane_size: Annotated[int, "elements of a plane of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeformWindow(ByAxis):
     """Sizes of the window by axis."""
 
@@ -90,7 +83,6 @@ class DeformWindow(ByAxis):
     dilation: Annotated[Mapping[str, int], "elements from tap to tap"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeformOptions(FloatTypeOptions):
     """Template options of the operands that are present."""
 
@@ -116,7 +108,6 @@ DEFORM_CONV = Kernel(
 """Kernel of DeformConv."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RegionParams(Params):
     """Sizes of images, and of regions in bins."""
 
@@ -129,14 +120,12 @@ class RegionParams(Params):
     out_size1: Annotated[int, "bins of a row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RegionScale(Params):
     """Scale from a region's coordinates to elements."""
 
     scale: Annotated[Real, "elements of a plane per unit of a region's coordinates"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class BinSamples(Params):
     """Numbers of samples of a bin."""
 
@@ -144,7 +133,6 @@ class BinSamples(Params):
     max_samples: Annotated[int, "largest number of samples along an axis"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class AlignOptions(FloatTypeOptions):
     """Template options of how a region is sampled, and what is computed from its samples."""
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Role, reads, writes
@@ -19,7 +18,6 @@ def _operands(index: str, meaning: str) -> tuple[Role, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reduced(Options):
     """Template options of how a scatter combines an update with the element that it replaces."""
 
@@ -28,7 +26,6 @@ class Reduced(Options):
     step: Annotated[str, "C statement that combines *to with *from"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScatterElementsParams(Params):
     """Sizes of the tensor, and of the axis that indices refer to."""
 
@@ -37,7 +34,6 @@ class ScatterElementsParams(Params):
     stride: Annotated[int, "elements from entry to entry"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScatteredAxes(ByAxis):
     """Parameters of the loops over the indices, one set for each loop."""
 
@@ -45,7 +41,6 @@ class ScatteredAxes(ByAxis):
     y_s: Annotated[Mapping[str, int], "stride of y in this loop, in elements; 0 along the axis that indices refer to"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScatterElementsOptions(Reduced):
     """Template option of single elements."""
 
@@ -62,7 +57,6 @@ SCATTER_ELEMENTS = Kernel(
 """Kernel of ScatterElements."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScatterParams(Params):
     """Sizes of the tensor and the updates."""
 
@@ -71,7 +65,6 @@ class ScatterParams(Params):
     run_size: Annotated[int, "elements of an update"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlacedAxes(ByAxis):
     """Parameters of the axes along which an index selects, one set for each axis."""
 
@@ -79,7 +72,6 @@ class PlacedAxes(ByAxis):
     stride: Annotated[Mapping[str, int], "elements from entry to entry"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScatterOptions(Reduced):
     """Template option of updates of contiguous runs."""
 
@@ -96,7 +88,6 @@ SCATTER_ND = Kernel(
 """Kernel of ScatterND."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TensorScatterParams(Params):
     """Sizes of the tensor, and of the part of its axis that is written."""
 
@@ -108,7 +99,6 @@ class TensorScatterParams(Params):
     run_size: Annotated[int, "elements of an entry"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TensorScatterOptions(Options):
     """Template option of TensorScatter."""
 

@@ -47,14 +47,12 @@ class SoftmaxSpec:
         return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Mask(Params):
     """Parameter of a softmax with a mask that hides elements: the number of rows of the mask."""
 
     mask_rows: Annotated[int | None, "rows of the mask, which is repeated along the outer axes"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Probabilities(Params):
     """Parameters that turn exponentials e into quantized values: (e · (numerator · 2^bits / sum) + offset) >> shift."""
 
@@ -72,7 +70,6 @@ class Probabilities(Params):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Logarithms(Params):
     """Parameters that turn x - max and the logarithm of the sum of exponentials into quantized values."""
 
@@ -96,21 +93,18 @@ class Logarithms(Params):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class MaskOptions(Options):
     """Template option of a softmax."""
 
     masked: Annotated[bool, "whether a mask hides elements"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class FloatSoftmaxOptions(MaskOptions):
     """Template options of a softmax of floats."""
 
     vectors: Annotated[bool, "whether the elements of a row are adjacent, so that Helium computes four at a time"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuotientOptions(Options):
     """Template options of the division of exponentials by their sum, which gives quantized values."""
 
@@ -118,7 +112,6 @@ class QuotientOptions(Options):
     has_long_rows: Annotated[bool, "whether rows are so long that rows without a clamped element have a separate loop"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class QuantizedSoftmaxOptions(QuotientOptions):
     """Template options of the quantized output."""
 

@@ -36,7 +36,6 @@ from mcugen.numerics.window import Window
 _CODES = (DType.INT8, DType.INT16)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpreadGeometry(Params):
     """Geometry of a transposed convolution, channels last; with one spatial axis there is one row."""
 
@@ -59,7 +58,6 @@ class SpreadGeometry(Params):
         return cls(**{member.name: getattr(shape, member.name) for member in cls.declared()})
 
 
-@dataclass(frozen=True, kw_only=True)
 class SpreadTypes(Options):
     """Template options: element types and requantization."""
 
@@ -299,7 +297,6 @@ def contributing_taps(shape: ConvShape, axis: str, place: int) -> list[tuple[int
     return [(tap, at // stride) for tap, at in met if at % stride == 0]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhaseRows(Params):
     """Parameters of the rows of x and y."""
 
@@ -313,7 +310,6 @@ class PhaseRows(Params):
     windows_per_row: Annotated[int, "windows of a row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhasePatches(Params):
     """Parameters of the im2col step."""
 
@@ -322,7 +318,6 @@ class PhasePatches(Params):
     max_windows: Annotated[int, "largest number of windows that are gathered at a time"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhaseOptions(Options):
     """Template options of how windows are read and rows written."""
 
@@ -532,7 +527,6 @@ def count_mve_steps(spec: TransposedSpec) -> int:
     return _blocks_of(spec, 2, layer.CHANNELS_PER_BLOCK) * sum(-(-phase.depth // layer.VECTOR) for phase in spec.phases)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Channels(Params):
     """Number of channels of a phase."""
 

@@ -19,7 +19,6 @@ Line = tuple[str | Param, ...]
 """A line of C code as a sequence of texts and numbers; each number becomes a parameter or a literal."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ForestParams(Params):
     """Sizes of input and output, and numbers of the aggregation."""
 
@@ -30,7 +29,6 @@ class ForestParams(Params):
     num_trees_real: Annotated[Real | None, "number of trees, for an average"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ForestOptions(Options):
     """Template options of how scores are computed."""
 
@@ -43,7 +41,6 @@ class ForestOptions(Options):
     single_score: Annotated[bool, "whether there is one score, and each leaf has a weight for it"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TableParams(Params):
     """Sizes of the tables."""
 
@@ -56,7 +53,6 @@ class TableParams(Params):
     leaf_weights: Annotated[int | None, "weights of a leaf, if all leaves have as many"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class TableOptions(ForestOptions):
     """Template options of comparisons, and of the layout of weights."""
 
@@ -135,7 +131,6 @@ def _mentions(lines: Sequence[Line], text: str) -> bool:
     return any(isinstance(part, str) and text in part for line in lines for part in line)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TreeCodeOptions(ForestOptions):
     """Template option of the functions."""
 

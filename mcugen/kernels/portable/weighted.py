@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -60,7 +60,6 @@ def is_single_pixel(spec: ConvSpec) -> bool:
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
 
 
-@dataclass(frozen=True, kw_only=True)
 class DenseSizes(Params):
     """Sizes of a fully connected layer."""
 
@@ -74,14 +73,12 @@ class DenseSizes(Params):
         return DenseSizes(rows=spec.y.count // spec.channels, depth=spec.depth, out_channels=spec.channels)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RestOptions(Options):
     """Template option: whether the last block of output channels is partial."""
 
     has_tail_channels: Annotated[bool, "whether the last block of channels is partial"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Gathering(Params):
     """Parameters of the im2col step, which copies a window to a patch, one group of channels after the other."""
 
@@ -94,7 +91,6 @@ class Gathering(Params):
     taps_per_run: Annotated[int, "pixels of a run"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Lines(Params):
     """Parameters of windows that are read row by row in x, without im2col."""
 
@@ -112,14 +108,12 @@ class Lines(Params):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class WindowRows(RestOptions):
     """Template options of how windows of a convolution are read."""
 
     lines: Annotated[bool, "whether windows are read in x, row by row"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ring(Params):
     """Parameters of the ring buffer of padded input rows."""
 
@@ -130,7 +124,6 @@ class Ring(Params):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class WindowOptions(Options):
     """Template options of the loops over the taps of a window, which are unrolled if the window is small."""
 

@@ -7,7 +7,7 @@ Two pixels (or two channels) share a word, so that one product serves both: (a +
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Annotated
@@ -24,6 +24,7 @@ from mcugen.kernels.common.weighted_layers import (
     CodeLimits,
     four_bits,
     has_int8_output,
+    has_one_group,
     nibbles,
     nine_bits,
     of_four_bits,
@@ -92,11 +93,6 @@ def has_int8_tensors(spec: ConvSpec) -> bool:
 def fits_upper_word(spec: ConvSpec) -> bool:
     """Require 32-bit accumulators that are requantized by the upper word of a 64-bit product."""
     return spec.acc is DType.INT32 and spec.high_word.shift == 32
-
-
-def has_one_group(spec: ConvSpec) -> bool:
-    """Require one group of channels."""
-    return spec.shape.groups == 1
 
 
 def is_unstrided_pointwise(spec: ConvSpec) -> bool:
@@ -210,7 +206,6 @@ def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
     return shape.batch * -(-shape.out_height * shape.out_width // pixels)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PixelPairs(Params):
     """Parameters of the im2col step that packs the windows of several pixels into words, two pixels per word."""
 
@@ -220,21 +215,18 @@ class PixelPairs(Params):
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class OutputCodes(CodeLimits):
     """Parameters with the limits and the zero point of the quantized output."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ThumbOffset(Params):
     """Parameter of requantization by products of 32 bits on Thumb-1."""
 
     requantize_offset: Annotated[Trained, "zero point of y less the lowest value, plus one half, before the last shift"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ThumbOptions(Options):
     """Template options of requantization on Thumb-1."""
 
@@ -243,7 +235,6 @@ class ThumbOptions(Options):
     high: Annotated[int, "highest quantized value of y"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ThumbLoop(Options):
     """Template options of the loop over a chunk of weights on Thumb-1."""
 
@@ -266,7 +257,6 @@ def thumb1_loop(pixels: int) -> ThumbLoop:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChunkLoop(Options):
     """Template options of the loop over a chunk of weights."""
 
@@ -274,7 +264,6 @@ class ChunkLoop(Options):
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChunkCode(Options):
     """Template options of the code layout of the loop over a chunk of weights on Thumb-2."""
 
@@ -282,7 +271,6 @@ class ChunkCode(Options):
     input_halfwords: Annotated[int, "halfwords of code of an unrolled input"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class DenseLoop(Options):
     """Template options of the loop over the inputs of a dense layer on Thumb-2."""
 
@@ -606,14 +594,12 @@ def has_sum_results(spec: ConvSpec) -> bool:
     return spec.x.dtype is spec.w.dtype is DType.INT8 and spec.is_sums
 
 
-@dataclass(frozen=True, kw_only=True)
 class WideOffset(Params):
     """Parameter of requantization by 64-bit products: zero point and rounding term."""
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShiftOptions(Options):
     """Template option of requantization: the right shift of products."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import ClassVar
 
@@ -40,7 +40,6 @@ _STABLE: Mapping[str, Callable[..., Expression]] = {"Sigmoid": _of_sigmoid, "Swi
 """Derivatives of functions whose derivative by rule would be ∞/∞ or discontinuous for some numbers."""
 
 
-@dataclass(frozen=True)
 class Slope(Elementwise):
     """y = gradient · ∂f/∂x[index]: the gradient of an elementwise operator f (`of`) with respect to one input.
 

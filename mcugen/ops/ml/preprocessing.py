@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -62,7 +62,6 @@ def _import_scaler(node: OnnxNode) -> list[Value]:
     return [as_float(node, scaled)]
 
 
-@dataclass(frozen=True)
 class UnlessZero(Elementwise):
     """y = x, or 1 where x = 0, so that y can be a divisor."""
 
@@ -98,7 +97,6 @@ def _import_binarizer(node: OnnxNode) -> list[Value]:
     return [node.emit(Threshold(limit, to=x.type.dtype), x)]
 
 
-@dataclass(frozen=True)
 class Impute(Elementwise):
     """y = x, or its substitute (input 1) where x equals `missing` (a NaN equals every NaN)."""
 
@@ -183,7 +181,6 @@ def _import_array_feature_extractor(node: OnnxNode) -> list[Value]:
     return [emit_taken(named, x, x.type.rank - 1, reshaped(node, indices, (indices.type.count,), "flat"))]
 
 
-@dataclass(frozen=True)
 class Translate(Operator):
     """y = values[k] where x = keys[k], else `default`; NaN becomes `of_nan`.
 

@@ -84,7 +84,6 @@ def float32_constant(node: OnnxNode, suffix: str, values: object) -> Value:
 # --------------------------------------------------------------------------------------------------- labels
 
 
-@dataclass(frozen=True)
 class Threshold(Elementwise):
     """y = x > limit ? above : below."""
 
@@ -112,7 +111,6 @@ class Threshold(Elementwise):
         return Convert(self.to, select(args[0] > scalar(self._limit(args[0].dtype)), above, below))
 
 
-@dataclass(frozen=True)
 class TableEntry(Elementwise):
     """y = table[x] for int64 indices x (of classes) that are known to lie inside the table."""
 
@@ -248,7 +246,6 @@ def _softmax_zero(node: OnnxNode, x: Value) -> Value:
     return emit(Binary("Div"), emit(Where(), used, e, small, suffix="both"), total, suffix="softmax")
 
 
-@dataclass(frozen=True)
 class ProbitLog(Elementwise):
     """y = log((1 − t)(1 + t)) with t = 2x − 1, the first step of `Probit`."""
 
@@ -260,7 +257,6 @@ class ProbitLog(Elementwise):
         return call(fn.LOG, (1 - t) * (1 + t))
 
 
-@dataclass(frozen=True)
 class Probit(Elementwise):
     """The probit function √2 · erf⁻¹(2x − 1), by Winitzki's approximation from l = ProbitLog(x).
 

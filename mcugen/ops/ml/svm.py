@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import ClassVar
 
@@ -51,7 +50,6 @@ from mcugen.ops.reduce import Reduce
 # -------------------------------------------------------------------------------------------------- kernels
 
 
-@dataclass(frozen=True)
 class Rbf(Operator):
     """y[n, v] = exp(−gamma · Σ_f (x[n, f] − s[v, f])²): Gaussian kernel values for support vectors s."""
 
@@ -126,7 +124,6 @@ def _pairs(classes: int) -> Iterator[tuple[int, int]]:
     return combinations(range(classes), 2)
 
 
-@dataclass(frozen=True)
 class PairwiseDecisions(Operator):
     """Decision values of a one-against-one support vector classifier, for each pair of classes i < j.
 
@@ -160,7 +157,6 @@ class PairwiseDecisions(Operator):
         builder.call(node, Call(SVM_DUELS, builder.operands(node, "k", "c", "rho", "first"), [params]))
 
 
-@dataclass(frozen=True)
 class VoteWinner(Operator):
     """y[n] = the class with most votes in row n of pairwise decision values; the first one on ties.
 
@@ -191,7 +187,6 @@ class VoteWinner(Operator):
         builder.call(node, Call(SVM_WINNER, builder.operands(node, "x"), [params]))
 
 
-@dataclass(frozen=True)
 class Coupling(Operator):
     """Class probabilities from pairwise probabilities, by the second method of Wu, Lin and Weng (as in libsvm).
 

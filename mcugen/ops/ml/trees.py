@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -61,7 +61,6 @@ _COMBINE = {
 """C text that adds a weight to a score. All but the first start from NaN: no weight yet."""
 
 
-@dataclass(frozen=True)
 class Trees(Operator):
     """y[n, t] = base[t] + the sum, average, minimum or maximum over trees of the weights of target t.
 
@@ -251,7 +250,6 @@ def _reals(numbers: Array, dtype: DType) -> Array:
     return as_float32 if np.array_equal(as_float32, numbers, equal_nan=True) else numbers.astype(dtype.numpy)
 
 
-@dataclass(frozen=True)
 class ReplaceUnscored(Elementwise):
     """y = x, or `value` where x is NaN, which marks a target for which no tree had a weight."""
 
