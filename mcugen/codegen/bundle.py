@@ -23,11 +23,11 @@ class Port:
     """An input or output of a model as the C interface shows it."""
 
     name: str
-    """Name in the ONNX model: untrusted text."""
+    """Name of the tensor in the ONNX model: untrusted text."""
     accessor: str
     """C function `T *accessor(void *arena)` (outputs: `const T *accessor(const void *arena)`)."""
     dtype: str
-    """numpy dtype name, e.g. `int8`."""
+    """Element type, as numpy names it, such as `int8`."""
     shape: tuple[int, ...]
     nbytes: int
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Port:
 
     @property
     def ctype(self) -> str:
-        """Return the C type of the elements."""
+        """Return the C type of the tensor's elements."""
         return DType(self.dtype).c
 
     @property
@@ -67,7 +67,7 @@ class Port:
         return np.moveaxis(array, self.row_axis, 0) if self.rows else array
 
     def shape_at(self, sizes: Sizes) -> tuple[int, ...]:
-        """Return the shape for given sizes."""
+        """Return the tensor's shape for given run-time sizes."""
         return tuple(self.sizes[a].at(sizes) if a in self.sizes else s for a, s in enumerate(self.shape))
 
 
@@ -150,7 +150,7 @@ class Result:
 
     @property
     def dtype(self) -> DType:
-        """Return the element type."""
+        """Return the element type of the result's buffer."""
         return self.buffer.dtype
 
 

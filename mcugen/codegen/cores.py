@@ -26,7 +26,7 @@ class RunParameter:
 
     @property
     def declared(self) -> str:
-        """Return the C declaration."""
+        """Return the C declaration of the parameter."""
         return f"{self.ctype}{self.name}"
 
 

@@ -22,9 +22,9 @@ class Provenance:
     model: str
     """File name of the model, without its folder."""
     sha256: str
-    """SHA-256 of the model's file."""
+    """SHA-256 digest of the model's file, as hexadecimal text."""
     board: str
-    """Name of the board."""
+    """Name of the board that the code was generated for."""
     options: str
     """Command-line options of the compilation."""
     accuracy: str = ""
@@ -97,7 +97,7 @@ class FolderOptions:
     stack: StackNote | None = None
     """Bound of the stack use of a call; None if unknown."""
     self_test: str = ""
-    """Description of the self-test if its samples were chosen; else ""."""
+    """How the user chose the samples of the self-test; "" for the default samples."""
     checks: bool = False
     """Whether the generated code has functions that compare constants with their checksums."""
     checks_steps: bool = False
@@ -127,5 +127,5 @@ class Draft(NamedTuple):
 
     @property
     def memory(self) -> MemoryContext:
-        """Return the memory layout as templates read it."""
+        """Return the memory layout of the model's code, as templates read it."""
         return MemoryContext(self.program, self.placement, self.form.weights)

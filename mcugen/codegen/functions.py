@@ -40,7 +40,7 @@ class KernelFunction:
     instr: Instr
     name: str
     is_static: bool = True
-    """Whether only one file calls the function."""
+    """Whether the function is static in C: only one file calls it."""
     text: str = ""
     """Definition of the function, with everything that it needs, for the CPU of the board."""
     headers: set[str] = field(default_factory=set)
@@ -121,7 +121,7 @@ class Functions:
         return instr.function_key, str(self._env.get_template(_template(instr)).filename)
 
     def of(self, instr: Instr) -> KernelFunction:
-        """Return the function that an instruction calls."""
+        """Return the C function that an instruction calls; it is rendered on first use."""
         key = self.key(instr)
         if key in self._shared:
             function = self._shared[key]

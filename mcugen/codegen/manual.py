@@ -42,11 +42,11 @@ class ManualFacts:
     copies: int
     """Bytes of weights that start-up code copies from flash to RAM."""
     is_file: bool
-    """Whether the weights are a file."""
+    """Whether the weights are in a separate file instead of C arrays."""
     uses_libm: bool
     libraries: Sequence[str]
     selftest: str
-    """C expression that calls the self-test."""
+    """C expression that calls the self-test function."""
     tested: str
     """How the samples of the self-test were chosen; "" if they are the default ones."""
     linker_script: str

@@ -56,7 +56,7 @@ class WeightsFile:
 
     @property
     def ctype(self) -> str:
-        """Return the type of the C functions' parameter."""
+        """Return the C type of the parameter by which functions get the file of weights."""
         return f"const {'mcugen_reader' if self.is_read else 'void'} *"
 
     @property

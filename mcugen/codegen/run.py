@@ -52,7 +52,7 @@ class Renderer:
     program: Program
     env: jinja2.Environment
     features: frozenset[str]
-    """Features of the board's CPU."""
+    """CPU features of the board."""
     taken: Names
     """All used names of the model's C files; external names include the model's name."""
     memory: MemoryContext
@@ -63,7 +63,7 @@ class Renderer:
     symbols: dict[str, str] = field(default_factory=dict)
     """C names of the sizes that are known at run time only."""
     events: list[CodeTable] = field(default_factory=list)
-    """The tables of events of STREAM blocks."""
+    """Constant tables with the events of STREAM blocks, one for each block."""
     checked: list[CheckedData] = field(default_factory=list)
     """Tables in the model's C file that have a checksum."""
     parameters: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -141,9 +141,9 @@ class RunStatement:
     heading: tuple[str, ...] = ()
     """Texts that form the comment above the statement."""
     function: str = ""
-    """Name of the called function."""
+    """Name of the C function that the statement calls; "" if it is no call."""
     params: str = ""
-    """Name of the call's parameters, if any."""
+    """C name of the parameter struct that the call gets; "" if there is none."""
     members: tuple[tuple[str, str, str], ...] = ()
     """Name, C type and value of each member of the call's parameter struct."""
     is_sized: bool = False
@@ -161,9 +161,9 @@ class RunStatement:
     stops: bool = False
     """Whether the run function may return here: a training call may end before the loss or before the update."""
     opens: bool = False
-    """Whether a step begins with the statement."""
+    """Whether a step of the run function begins with the statement."""
     closes: bool = False
-    """Whether a step ends with the statement."""
+    """Whether a step of the run function ends with the statement."""
 
     def with_portion_arguments(self, portion_arguments: str) -> RunStatement:
         """Return the statement with the arguments of the second core's function inserted, if it calls that function."""

@@ -27,7 +27,7 @@ class SharedCode:
     name: str = ""
     functions: Mapping[FunctionKey, KernelFunction] = field(default_factory=dict)
     arrays: Mapping[ArrayKey, str] = field(default_factory=dict)
-    """C names of the arrays."""
+    """C names of the shared arrays, by key."""
 
     @property
     def names(self) -> set[str]:

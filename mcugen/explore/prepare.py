@@ -56,7 +56,10 @@ class ExplorationSubject:
         return sorted(self.model.parent.glob(f"{self.model.name}*[.-_]data"))
 
     def for_goal(self, optimize: str) -> CompileOptions:
-        """Return the options with one goal; C symbols are named after the model's file unless the user named them."""
+        """Return the options with this optimization goal, and with a name for C symbols.
+
+        The name is that of the model's file, unless the user set one.
+        """
         return replace(self.options, optimize=optimize, name=self.options.name or self.model.stem)
 
     def key(self, *more: object) -> str:

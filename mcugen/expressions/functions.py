@@ -55,53 +55,53 @@ def _erf(x: Array) -> Array:
 
 
 ABS = _libm("fabs", np.abs, is_quick=True)
-"""Absolute value of a real number."""
+"""The function fabs(x): absolute value of a real number."""
 EXP = Function("mcugen_expf", np.exp, "exp", is_monotone=True)
 """Exponential, by mcugen's own implementation for float."""
 EXPM1 = _libm("expm1", np.expm1, rises=True)
-"""exp(x) - 1, precise near 0."""
+"""The function expm1(x) = exp(x) - 1 of a real number, precise near 0."""
 LOG = Function("mcugen_logf", np.log, "log", is_monotone=True)
 """Natural logarithm, by mcugen's own implementation for float."""
 LOG1P = _libm("log1p", np.log1p, rises=True)
-"""log(1 + x), precise near 0."""
+"""The function log1p(x) = log(1 + x) of a real number, precise near 0."""
 SQRT = _libm("sqrt", np.sqrt, rises=True)
-"""Square root."""
+"""The function sqrt(x) of a real number: square root."""
 FLOOR = _libm("floor", np.floor, rises=True)
-"""Largest whole number that is not above x."""
+"""The function floor(x): largest whole number that is not above the real x."""
 CEIL = _libm("ceil", np.ceil, rises=True)
-"""Least whole number that is not below x."""
+"""The function ceil(x): smallest whole number that is not below the real x."""
 RINT = _libm("rint", np.rint, rises=True)
-"""Nearest whole number, halves to even."""
+"""The function rint(x): nearest whole number of a real x, halves to even."""
 SIN = _libm("sin", np.sin)
-"""Sine."""
+"""The function sin(x) of a real number: sine."""
 COS = _libm("cos", np.cos)
-"""Cosine."""
+"""The function cos(x) of a real number: cosine."""
 TAN = _libm("tan", np.tan)
-"""Tangent."""
+"""The function tan(x) of a real number: tangent."""
 ASIN = _libm("asin", np.arcsin, rises=True)
-"""Inverse sine."""
+"""The function asin(x) of a real number: inverse sine."""
 ACOS = _libm("acos", np.arccos, rises=True)  # it falls
-"""Inverse cosine."""
+"""The function acos(x) of a real number: inverse cosine."""
 ATAN = _libm("atan", np.arctan, rises=True)
-"""Inverse tangent."""
+"""The function atan(x) of a real number: inverse tangent."""
 SINH = _libm("sinh", np.sinh, rises=True)
-"""Hyperbolic sine."""
+"""The function sinh(x) of a real number: hyperbolic sine."""
 COSH = _libm("cosh", np.cosh)
-"""Hyperbolic cosine."""
+"""The function cosh(x) of a real number: hyperbolic cosine."""
 TANH = Function("mcugen_tanhf", np.tanh, "tanh", is_monotone=True)
 """Hyperbolic tangent, by mcugen's own implementation for float."""
 ASINH = _libm("asinh", np.arcsinh, rises=True)
-"""Inverse hyperbolic sine."""
+"""The function asinh(x) of a real number: inverse hyperbolic sine."""
 ACOSH = _libm("acosh", np.arccosh, rises=True)
-"""Inverse hyperbolic cosine."""
+"""The function acosh(x) of a real number: inverse hyperbolic cosine."""
 ATANH = _libm("atanh", np.arctanh, rises=True)
-"""Inverse hyperbolic tangent."""
+"""The function atanh(x) of a real number: inverse hyperbolic tangent."""
 ERF = _libm("erf", _erf, rises=True)
-"""Error function."""
+"""The function erf(x) of a real number: error function."""
 FMOD = _libm("fmod", np.fmod)
 """Remainder of a division, with the sign of the dividend."""
 POW = _libm("pow", np.power)
-"""Power of real numbers."""
+"""The function pow(x, y): power of real numbers."""
 
 
 def _of_reals(name: str, reference: Callable[..., Array]) -> Function:

@@ -121,7 +121,7 @@ class Node:
         return Signature(tuple(v.type if v else None for v in self.inputs), tuple(v.type for v in self.outputs))
 
     def set_input(self, index: int, value: Value | None) -> None:
-        """Connect one input to another value, or to none."""
+        """Connect input `index` to another value, or to none, and update the users of both values."""
         self.read_at([index], value)
 
     def read_at(self, indices: Iterable[int], value: Value | None) -> None:

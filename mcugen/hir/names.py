@@ -32,7 +32,7 @@ class Names:
         return name
 
     def release(self, name: str) -> None:
-        """Make a name available again."""
+        """Make a used name available again."""
         self._taken.discard(name)
         self._next.pop(name, None)
         base, _, number = name.rpartition(self._separator)

@@ -30,14 +30,14 @@ class Signature:
     outputs: tuple[TensorType, ...]
 
     def input(self, index: int) -> TensorType:
-        """Return the type of an input that is present."""
+        """Return the type of input `index`, which must be present."""
         tensor_type = self.inputs[index]
         assert tensor_type is not None
         return tensor_type
 
     @property
     def output(self) -> TensorType:
-        """Return the type of the only output."""
+        """Return the type of the operator's only output."""
         (tensor_type,) = self.outputs
         return tensor_type
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Quantizable:
-    """An operator that has an integer form."""
+    """An operator that may have an integer form, which computes on quantized tensors."""
 
     real_inputs: ClassVar[frozenset[int]] = frozenset()
     """Indices of constant inputs that stay real numbers when the operator is converted to its integer form."""
@@ -142,7 +142,7 @@ class Channelwise:
 
 
 class Rowwise:
-    """An operator that can compute its output row by row."""
+    """An operator that can compute its output row by row, from windows of input rows."""
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Return how to compute the next rows of the output from windows of input rows; None if that is impossible."""
@@ -209,7 +209,7 @@ class Expressible:
 
 
 class Partial:
-    """An operator that can omit some of its outputs."""
+    """An operator with several outputs that can omit those that are not needed."""
 
     def keeping(self, needed: Sequence[bool]) -> Operator | None:
         """Return the operator with only the needed outputs, in order; None if it always computes all outputs."""
@@ -293,7 +293,7 @@ class Saturating:
 
     @property
     def saturates(self) -> bool:
-        """Return whether this instance is flat near the ends of its range."""
+        """Return whether this operator is flat near the ends of its range, so that errors are hidden."""
         return True
 
 

@@ -75,9 +75,9 @@ class Limits:
     """Upper limits of the cost of a plan: a plan is a choice of one kernel for each node."""
 
     ram: int
-    """Largest number of bytes of RAM."""
+    """Largest number of bytes of RAM that a plan may use."""
     flash: int
-    """Largest number of bytes of flash."""
+    """Largest number of bytes of flash that a plan may use."""
     ram_in_use: int = 0
     """Bytes of RAM that are in use anyway: a node outside of bodies that needs no more counts as needing none."""
     instructions: float = math.inf
@@ -104,7 +104,7 @@ class Candidate:
     """A kernel for a node, and its estimated or measured cost per inference."""
 
     kernel: Kernel
-    """The kernel."""
+    """The kernel that would compute the node."""
     instructions: float
     """Estimated instructions, plus `load_stalls` where the cost model knows them; measured cycles if `is_measured`."""
     flash: Mapping[int, int]
@@ -147,7 +147,7 @@ class Cost:
     instructions: float
     """Instructions per inference, with stall cycles as far as they are known."""
     ram: int
-    """Peak bytes of the arena."""
+    """Peak RAM in bytes: the largest use of the arena by any node."""
     flash: int
     """Bytes of constants and functions that depend on the kernels."""
 
@@ -225,7 +225,7 @@ class KernelChoice:
         return {node: kernel for node, kernel in self._taken(limits).items() if kernel.emit} | self._library
 
     def slowest(self, limits: Limits) -> float:
-        """Return the largest allowed number of instructions of a `balanced` plan, without stall cycles."""
+        """Return the largest number of instructions that a `balanced` plan may take, without stall cycles."""
         offered, fixed_cost = self._offered(limits)
         return _slowest(_without_waits(offered), limits, fixed_cost) + fixed_cost.uncompared_instructions
 

@@ -53,7 +53,7 @@ class KernelCost:
     per: Mapping[str, tuple[float, ...]]
     """Instructions per unit of each of TERMS, by variant of the kernel (Kernel.way); "" if there is only one."""
     code: int
-    """Size of one C function, in bytes."""
+    """Code size of one C function of the kernel, in bytes."""
     cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """Cycles per unit of each of TERMS, by core and variant, on memory without stalls."""
     shared: int = 0
@@ -111,7 +111,7 @@ class CostTable:
     """The cost model of one CPU: measured and fitted costs of its kernels."""
 
     kernels: Mapping[str, KernelCost]
-    """Fitted costs by kernel name."""
+    """Fitted cost of each kernel, by kernel name."""
     cpu: str = ""
     """Name of the CPU, as in board files."""
     load_stalls: Callable[[Program], float] = no_load_stalls

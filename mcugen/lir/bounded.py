@@ -59,7 +59,7 @@ class SizedModel(Protocol):
         """Return the shapes of the model's outputs before optimization, by their public names."""
 
     def lower(self) -> Program:
-        """Return the program, without a memory plan."""
+        """Lower the model, and return the program without a memory plan."""
 
 
 Build = Callable[[Sizes], SizedModel]

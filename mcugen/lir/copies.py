@@ -13,7 +13,7 @@ from mcugen.lir.program import MOVE
 
 
 class MoveParams(Params):
-    """Parameters of a move; a move of whole buffers has no offsets."""
+    """Kernel parameters of a move; a move of whole buffers has no offsets."""
 
     nbytes: Annotated[int, "bytes that are copied"]
     x_at: Annotated[int | None, "bytes from the beginning of x to the part"] = None
@@ -66,7 +66,7 @@ class CopyWalk(ByAxis):
 
 
 class CopiedRunParams(Params):
-    """Parameter of the copy kernel where it copies contiguous runs of elements."""
+    """Kernel parameter of the copy kernel where it copies contiguous runs of elements."""
 
     run: Annotated[int | None, "bytes that lie together"] = None
 

@@ -28,7 +28,7 @@ class Atom:
     divide: int = 1
 
     def at(self, sizes: Sizes) -> int:
-        """Return the value for given sizes."""
+        """Return the formula's value for given run-time sizes."""
         return (sizes[self.symbol] + self.add) // self.divide
 
 
@@ -47,7 +47,7 @@ class Polynomial:
     terms: tuple[tuple[int, Monomial], ...]
 
     def at(self, sizes: Sizes) -> int:
-        """Return the value for given sizes."""
+        """Return the formula's value for given run-time sizes."""
         return sum(factor * _product(atoms, sizes) for factor, atoms in self.terms)
 
     def magnitude(self, sizes: Sizes) -> int:
@@ -83,7 +83,7 @@ class ValueTable:
     values: tuple[Number, ...]
 
     def at(self, sizes: Sizes) -> Number:
-        """Return the value for given sizes."""
+        """Return the formula's value for given run-time sizes."""
         return self.values[sizes[self.symbol] - self.low]
 
 

@@ -66,7 +66,7 @@ class DeclaredMember:
     kind: type
     """Type of the member: int (int32_t in C), Wide (int64_t), float or Double; object if the type varies by layer."""
     meaning: str
-    """Description with the unit."""
+    """Description of the member's meaning, with the unit."""
     many: bool = False
     """Whether the declaration stands for several members, whose names begin with `name` (a mapping of names to
     numbers).
@@ -213,22 +213,22 @@ class Role:
 
 
 def reads(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Declare an operand that is read."""
+    """Return the declaration of an operand that a kernel reads."""
     return Role(name, Access.IN, meaning, types, optional, several)
 
 
 def writes(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Declare an operand that is written, whatever it held before."""
+    """Return the declaration of an operand that a kernel writes, whatever it held before."""
     return Role(name, Access.OUT, meaning, types, optional, several)
 
 
 def updates(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Declare an operand that is read and written."""
+    """Return the declaration of an operand that a kernel reads and writes."""
     return Role(name, Access.INOUT, meaning, types, optional, several)
 
 
 def scratch(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Declare a scratch operand: working memory of the instruction."""
+    """Return the declaration of a scratch operand: working memory of an instruction."""
     return Role(name, Access.SCRATCH, meaning, types, optional, several)
 
 
@@ -452,7 +452,7 @@ class Call:
         raise VerificationError(f"kernel {self.kernel.name} must be called as declared", fault, "report this as a bug")
 
     def operand_list(self) -> tuple[Operand, ...]:
-        """Return the operands with their access."""
+        """Return the operands of the call with their access, in the order of the C parameters."""
         return tuple(
             Operand(name, self.access.get(name, self.kernel.role(name).access), buffer)
             for name, buffer in self.operands.items()
@@ -524,7 +524,7 @@ class Site:
 
     @property
     def features(self) -> frozenset[str]:
-        """Return the features of the CPU."""
+        """Return the CPU features and tuning flags of the program."""
         return self.builder.features
 
     @property

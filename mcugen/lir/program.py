@@ -396,7 +396,7 @@ class Endpoint:
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
 
     def shape_at(self, sizes: Sizes) -> Shape:
-        """Return the shape for given sizes."""
+        """Return the tensor's shape for given run-time sizes."""
         return tuple(self.sizes[a].at(sizes) if a in self.sizes else n for a, n in enumerate(self.shape))
 
 
@@ -418,7 +418,7 @@ class LessonPorts:
     loss: Endpoint
     classes: int
     what: str
-    """Description of the loss."""
+    """Description of the loss function, for comments and messages."""
     learning: str
     """Description of how training changes the states."""
     first: Mapping[str, Buffer]
@@ -487,7 +487,7 @@ class Program:
     area_sizes: list[int] = field(default_factory=lambda: [0])
     area_bounds: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
-    """Sizes known at run time only."""
+    """Sizes of the model that are known at run time only."""
     lesson: LessonPorts | None = None
     """Endpoints of training, for a trainable model."""
     handover: range | None = None

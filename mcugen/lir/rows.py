@@ -11,7 +11,7 @@ from mcugen.lir.program import READ_ROWS
 
 
 class ReadRowsParams(Params):
-    """Parameters of a read of input rows."""
+    """Kernel parameters of a read of input rows."""
 
     rows: Annotated[int, "rows that are read at once"]
     bytes: Annotated[int, "bytes of a row"]

@@ -114,7 +114,7 @@ def use_user_sample(compiled: CompiledModel, user_samples: Sequence[Mapping[str,
     Args:
         compiled: The model, whose self-test runs on random numbers.
         user_samples: Samples of the user's, as inputs of the graph. The choice does not depend on their order.
-        source: The option that they are from.
+        source: Name of the option by which the user gave the samples, for the header.
     """
     if not can_use_user_sample(compiled):
         return compiled

@@ -34,9 +34,9 @@ class BufferReads:
     times: int
     """Number of times that the instruction runs in one inference."""
     nbytes: int
-    """Bytes that each run reads in order."""
+    """Bytes of the buffer that each run of the instruction reads, in order."""
     reloaded_bytes: int
-    """Bytes among `nbytes` that each run loads a second time."""
+    """Bytes among `nbytes` that each run of the instruction loads a second time."""
     before: tuple[int, int] | None
     """Reuse distances in bytes: data used since the last use of the buffer's first byte, and of its last byte.
 
@@ -49,7 +49,7 @@ class BufferReads:
     result_bytes: int
     """Bytes of results that the instruction writes without overlapping this buffer."""
     scratch_bytes: int
-    """Bytes of the instruction's scratch memory."""
+    """Bytes of scratch memory that the instruction uses."""
     cyclic_bytes: int
     """Bytes that the instruction reads in a cycle again and again, if the buffer is among them; else 0."""
 

@@ -21,7 +21,7 @@ class ConstantReads:
     instr: Instr
     """The instruction that reads the constant."""
     buffer: Buffer
-    """The constant."""
+    """The constant that is read."""
     whole: range
     """The indices of the instruction, or of the outermost block around it (Program.wholes)."""
     runs: int

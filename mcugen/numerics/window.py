@@ -54,7 +54,7 @@ class Window:
         return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
 
     def padded(self, before: Sequence[int], after: Sequence[int]) -> Window:
-        """Return the window with additional padding."""
+        """Return a window with padding added: `before` and `after` are the additional numbers by spatial axis."""
         rows = (self.before, before), (self.after, after)
         grown = [tuple(a + b for a, b in zip(*row, strict=True)) for row in rows]
         return replace(self, before=grown[0], after=grown[1])

@@ -29,7 +29,7 @@ class Branches(Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return both branches."""
+        """Return the graphs of both branches: the first core's, then the second core's."""
         return (self.first, self.second)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -40,7 +40,7 @@ class Branches(Operator):
         return tuple(value.type for body in self.bodies for value in body.outputs)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Interpret the first graph, then the second."""
+        """Compute the outputs by interpreting the first graph, then the second."""
         count = len(self.first.inputs)
         return (*run(self.first, list(arrays[:count])), *run(self.second, list(arrays[count:])))
 

@@ -82,7 +82,7 @@ class Branch(Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return both branches."""
+        """Return the graphs of both branches: `then`, then `otherwise`."""
         return (self.then, self.otherwise)
 
     @property
@@ -102,7 +102,7 @@ class Branch(Operator):
         return tuple(plain(v.type) for v in self.then.outputs)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Interpret the graph that the condition selects."""
+        """Compute the outputs by interpreting the branch that the condition selects."""
         branch = 0 if arrays[0].any() else 1
         return tuple(run(self.bodies[branch], self._split(arrays)[branch]))
 
@@ -210,7 +210,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return items[:first], items[first:second], items[second:]
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Interpret the body step by step."""
+        """Compute the outputs by interpreting the body step by step."""
         cond, states, scan_inputs, seen = self._split(arrays)
         rows: list[Sequence[Array]] = []
         for step in range(self.steps):

@@ -186,7 +186,7 @@ class Conv(
         return None
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the im2col matrix of channels-first x."""
+        """Return the im2col matrix of the channels-first input x."""
         if self.is_channels_last:
             return None
         return unfold(self.window, self.groups, x.transpose(to_channels_last(x.ndim)), sig.input(1).shape[2:])
@@ -404,7 +404,7 @@ class IntegerConv(Spatial):
         return None
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute exact integer sums, which wrap like int32."""
+        """Compute the convolution in exact integer sums, which wrap like int32."""
         x, w, x_zero, w_zero = (a.astype(np.int64) for a in arrays)
         x, w = x - x_zero.reshape(-1)[0], w - w_zero.reshape(-1, *[1] * (w.ndim - 1))
         perm = to_channels_last(x.ndim)

@@ -213,7 +213,7 @@ class IntegerConvTranspose(Scatter):
         return (replace(out, dtype=DType.INT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute exact integer sums."""
+        """Compute the transposed convolution in exact integer sums."""
         (y,) = ConvTranspose(self.window, self.space, self.groups).evaluate(sig, *(a.astype(np.int64) for a in arrays))
         return (y.astype(np.int32),)
 
@@ -262,7 +262,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return (TensorType((x.shape[0], channels, *self.space), DType.INT32, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute exact sums and requantize them."""
+        """Compute the transposed convolution in exact integer sums, and requantize them."""
         perm = to_channels_last(arrays[0].ndim)
         x, w = (a.astype(np.int64) for a in arrays[:2])
         if self.is_channels_last:
@@ -314,7 +314,7 @@ class FoldColumns(Scatter):
         return self.window.output(self.space, self.kernel)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of the image."""
+        """Return the output's type: that of the image."""
         (x,) = required(inputs)
         positions = self._positions
         self._check_reach(positions, self.kernel)
@@ -324,7 +324,7 @@ class FoldColumns(Scatter):
         return (TensorType((*x.shape[:2], *self.space), x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Add the blocks, one kernel tap after the other."""
+        """Compute the image by adding the blocks, one kernel tap after the other."""
         (x,) = arrays
         positions = self._positions
         taps = itertools.product(*map(range, self.kernel))

@@ -52,7 +52,7 @@ class Cast(Simplifiable, Elementwise):
     rounding: str = "up"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the target type."""
+        """Return the result's element type: the target type."""
         return self.to
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -192,7 +192,7 @@ class Quantize(Simplifiable, Elementwise):
         return graph.add(mover.op, [q.output], mover.origin, types=[out], before=node).output
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return int8; the node's output type overrides it."""
+        """Return the result's element type: int8; the node's output type overrides it."""
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -250,7 +250,7 @@ class QuantizeBy(Elementwise):
     to: DType = DType.INT8
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the target type: int8, uint8 or int16."""
+        """Return the result's element type, the target type: int8, uint8 or int16."""
         return self.to
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -269,7 +269,7 @@ class Dequantize(Elementwise):
     mnemonic: ClassVar[str] = "dequantize"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return float32."""
+        """Return the result's element type: float32."""
         return DType.FLOAT32
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -304,7 +304,7 @@ class Requantize(Elementwise):
     mnemonic: ClassVar[str] = "requantize"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return int8."""
+        """Return the result's element type: int8."""
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

@@ -38,12 +38,12 @@ class Cumulative(FunctionFamily, Permutable):
     reverse: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's type."""
+        """Return the output's type: that of the input."""
         (x,) = required(inputs)
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Accumulate by numpy.ufunc.accumulate, shifted by one element if `exclusive`."""
+        """Compute the output by numpy.ufunc.accumulate, shifted by one element if `exclusive`."""
         function = _FUNCTIONS[self.function]
         x = np.moveaxis(arrays[0], self.axis, 0)
         x = x[::-1] if self.reverse else x

@@ -89,7 +89,7 @@ class NonZero(Dynamic):
         return TensorType((x.rank, self.size), DType.INT64), _SIZE
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Find the indices by numpy.nonzero."""
+        """Compute the output by numpy.nonzero."""
         positions = np.stack(np.nonzero(arrays[0]))
         return self._sized(sig, positions.astype(np.int64), size=positions.shape[1])
 
@@ -120,12 +120,12 @@ class Compress(Dynamic):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's type with `size` entries along the axis, and the type of the actual size."""
+        """Return the output's type: the input's with `size` entries along the axis, and the type of the actual size."""
         (x,) = required(inputs[:1])
         return x.with_shape((*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])), _SIZE
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Select the entries by numpy.compress."""
+        """Compute the output by numpy.compress."""
         x, condition = arrays
         kept = np.compress(condition.reshape(-1)[: x.shape[self.axis]], x, self.axis)
         return self._sized(sig, kept, size=kept.shape[self.axis])
@@ -187,7 +187,7 @@ class Unique(Dynamic):
         return (*(t for t, is_wanted in zip(types, self.wanted, strict=True) if is_wanted), _SIZE)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute by numpy.unique, and reorder the results if they are not sorted."""
+        """Compute the output by numpy.unique, and reorder the results if they are not sorted."""
         (x,) = arrays
         y, first, inverse, counts = np.unique(x, True, True, True, axis=self.axis if x.ndim > 1 else None)
         order = np.arange(len(first)) if self.is_sorted else np.argsort(first)

@@ -72,7 +72,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         raise NotImplementedError
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Evaluate the expression elementwise."""
+        """Compute the output by evaluating the expression on numpy arrays."""
         values = evaluate(self._formula(sig), {f"x{i}": a for i, a in enumerate(arrays)})
         shape = np.broadcast_shapes(*(a.shape for i, a in enumerate(arrays) if i not in self.tables))
         return (np.broadcast_to(values, shape).astype(sig.output.dtype.numpy),)
@@ -85,7 +85,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return None
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a loop with one step."""
+        """Emit an elementwise loop that computes this operator only."""
         inputs = tuple(range(len(node.inputs)))
         step = Step(self, inputs, node.output.type.dtype, node.output.type.quant)
         _emit_steps(node, (step,), builder)
@@ -221,7 +221,7 @@ class Linear(Elementwise):
     line: Line
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return one multiplication, with rounding and clamp."""
+        """Return the line as an expression: one multiplication, with rounding and clamp."""
         return Convert(sig.output.dtype, self.line.expression(args[0], scalar))
 
 
@@ -242,11 +242,11 @@ class Interpolate(HasKernels, Elementwise):
         return CurveSpec(self.of, node.sig.input(0), node.sig.output, table is not None and table.is_constant)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return two table loads and one multiplication."""
+        """Return the interpolation as an expression: two table loads and one multiplication."""
         return Convert(sig.output.dtype, self.segments.expression(args[0], args[1], scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return two gathers and one multiplication for vectors."""
+        """Return the interpolation in Helium operations: two gathers and one multiplication."""
         return self.segments.vector(args[0], args[1], scalar)
 
 
@@ -258,7 +258,7 @@ class Lookup(Elementwise):
     of: str = ""
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return int8; the node's type overrides it by the table's type."""
+        """Return the result's element type: int8; the node's type overrides it by the table's type."""
         return DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -266,7 +266,7 @@ class Lookup(Elementwise):
         return Entry(args[1], Convert(DType.UINT8, args[0]))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return a gather from the table."""
+        """Return the lookup in Helium operations: a gather from the table."""
         return Entry(args[1], args[0] & 255)
 
 
@@ -308,11 +308,11 @@ class Stack(Elementwise):
         return self.table_inputs
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the type of the last step."""
+        """Return the result's element type: the type of the last step."""
         return self.steps[-1].dtype
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Evaluate step by step."""
+        """Compute the result of the last step, step by step."""
         env = list(arrays)
         for step, inner in self.signatures(sig):
             (result,) = step.op.evaluate(inner, *(env[a] for a in step.args))
@@ -336,7 +336,7 @@ class Stack(Elementwise):
             yield step, Signature(args, (types[-1],))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to one loop that computes all steps."""
+        """Emit one elementwise loop that computes all steps."""
         _emit_steps(node, self.steps, builder)
 
 

@@ -170,7 +170,7 @@ class Gather(Permutable, Simplifiable, IndexedMovement):
         return (x.with_shape(shape, x.layout if index.rank == 1 else Layout.NONE),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Gather by numpy.take."""
+        """Compute the output by numpy.take."""
         x, index = arrays
         return (np.take(x, positions(index, x.shape[self.axis]), self.axis),)
 
@@ -262,7 +262,7 @@ class GatherElements(Permutable, IndexedMovement):
         return (x.with_shape(index.shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Gather by numpy.take_along_axis."""
+        """Compute the output by numpy.take_along_axis."""
         x, index = arrays
         return (np.take_along_axis(x, positions(index, x.shape[self.axis]), self.axis),)
 
@@ -292,7 +292,7 @@ class ReverseSequence(IndexedMovement):
     times: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's type."""
+        """Return the output's type: that of the input."""
         x, length = required(inputs)
         if x.rank < 2 or length.shape != (x.shape[1 - self.times],):
             shapes = f"{x.shape}, {length.shape}"
@@ -343,7 +343,7 @@ class SliceAt(Operator):
         return (TensorType(self.sizes, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Index by ranges that are clamped to the tensor."""
+        """Compute the slice by numpy indexing with ranges that are clamped to the tensor."""
         x, starts, axes, steps = arrays
         index = [np.arange(size) for size in self.sizes]
         for start, axis, step in zip(

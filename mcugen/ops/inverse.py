@@ -23,14 +23,14 @@ class Inverse(Operator):
     mnemonic: ClassVar[str] = "inverse"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of x."""
+        """Return the output's type: that of x."""
         (x,) = required(inputs)
         if x.rank < 2 or x.shape[-1] != x.shape[-2]:
             raise ModelError("inverse: matrices must be square", f"{x.shape}", "repair the model")
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Invert by numpy.linalg.inv; NaN for singular matrices, for which generated code may give any numbers."""
+        """Compute the inverses by numpy.linalg.inv; NaN for singular matrices, which C code may handle otherwise."""
         x = arrays[0]
         y = np.full_like(x, np.nan)
         for index in np.ndindex(x.shape[:-2]):

@@ -39,7 +39,7 @@ class Descend(Operator):
     mnemonic: ClassVar[str] = "descend"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of w."""
+        """Return the output's type: that of w."""
         w, a, b = required(inputs[:3])
         if a.shape[0] != w.shape[0] or a.shape[1] != b.shape[0] or w.count != w.shape[0] * b.shape[1]:
             shapes = f"{w.shape}, {a.shape} by {b.shape}"
@@ -86,7 +86,7 @@ class DescendCodes(Operator):
     mnemonic: ClassVar[str] = "descend_codes"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of w."""
+        """Return the output's type: that of w."""
         w, a, b = required(inputs[:3])
         if a.shape[0] != w.shape[0] or a.shape[1] != b.shape[1] or w.count != w.shape[0] * b.shape[0]:
             shapes = f"{w.shape}, {a.shape} by {b.shape}"
@@ -124,14 +124,14 @@ class CodedProduct(Operator):
     mnemonic: ClassVar[str] = "coded_product"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of the matrix product, float32."""
+        """Return the output's type: that of the matrix product, float32."""
         x, w = required(inputs)
         if x.shape[1] != w.shape[0]:
             raise ModelError("coded_product: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
         return (TensorType((x.shape[0], w.shape[1]), DType.FLOAT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute x · w in float32."""
+        """Compute the matrix product x · w in float32."""
         x, w = arrays
         return (real_product(x, w.astype(np.float32)),)
 

@@ -54,7 +54,7 @@ class FixedAffine(Clampable, Elementwise):
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the expression, in 32-bit arithmetic if the constants fit."""
+        """Return the linear function as an expression, in 32-bit arithmetic if the constants fit."""
         x, factor, start = args
         low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
         if sig.input(2).dtype is DType.INT64:
@@ -64,7 +64,7 @@ class FixedAffine(Clampable, Elementwise):
         return Convert(sig.output.dtype, limited(value, low, high, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return the expression for four 32-bit lanes."""
+        """Return the linear function in Helium operations, for four 32-bit lanes."""
         if sig.input(2).dtype is DType.INT64:
             return None
         low, high = clamp_range(self.clamp, sig.output.q, sig.output.dtype)
@@ -96,17 +96,17 @@ class FixedPRelu(Elementwise):
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a loop; for many pixels, to a table of 256 values per channel."""
+        """Emit an elementwise loop or, for many pixels, a kernel with a table of 256 values per channel."""
         if not emit_prelu(node, builder, self.factor, _start(node.sig, self.bits), self.bits):
             super().lower(node, builder)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the expression with one product in 32-bit arithmetic, and its rounding and clamp."""
+        """Return the PRelu as an expression: one 32-bit product, with rounding and clamp."""
         out = sig.output
         return Convert(out.dtype, limited(self._sum(sig, args, scalar), *out.dtype.limits, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return the expression for four 32-bit lanes."""
+        """Return the PRelu in Helium operations, for four 32-bit lanes."""
         return call(CLAMP, self._sum(sig, args, scalar), *map(scalar, sig.output.dtype.limits))
 
     def _sum(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:

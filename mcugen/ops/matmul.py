@@ -65,7 +65,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of x with N elements on the last axis."""
+        """Return the output's type: that of x with N elements on the last axis."""
         x, w = required(inputs[:2])
         if x.shape[-1] != w.shape[1]:
             raise ModelError("dense: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
@@ -99,12 +99,12 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return layer_bounds(sig, inputs, _rows_by_weights, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return channels that are sums over all input channels with constant weights."""
+        """Return the dependence of channels: each output channel is a sum over all input channels."""
         out = np.arange(sig.output.shape[-1])
         return Channels((None, out, out), lambda _: self, sums=True)
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the rows of x as one group."""
+        """Return the im2col matrix of the layer: the rows of x as one group."""
         return x.reshape(1, -1, x.shape[-1])
 
     def macs(self, sig: Signature) -> int:
@@ -198,14 +198,14 @@ class CodedDense(Operator):
     mnemonic: ClassVar[str] = "coded_dense"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of x with N elements on the last axis, float32."""
+        """Return the output's type: that of x with N elements on the last axis, float32."""
         x, w, scale = required(inputs[:3])
         if x.shape[-1] != w.shape[1] or scale.shape != w.shape[:1]:
             raise ModelError("coded_dense: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
         return (TensorType((*x.shape[:-1], w.shape[0]), DType.FLOAT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute (x · wᵀ) · scale + bias."""
+        """Compute the layer's output (x · wᵀ) · scale + bias in float32."""
         x, w, scale, bias = arrays
         return (real_product(x, w.T.astype(np.float32)) * scale + bias,)
 
@@ -519,14 +519,14 @@ class Det(Operator):
     mnemonic: ClassVar[str] = "det"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of x without the last two axes."""
+        """Return the output's type: that of x without the last two axes."""
         (x,) = required(inputs)
         if x.rank < 2 or x.shape[-1] != x.shape[-2]:
             raise ModelError("det: matrices must be square", f"{x.shape}", "repair the model")
         return (TensorType(x.shape[:-2], x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute by numpy.linalg.det."""
+        """Compute the output by numpy.linalg.det."""
         return (np.asarray(np.linalg.det(arrays[0]), arrays[0].dtype),)
 
     def lower(self, node: Node, builder: Builder) -> None:

@@ -84,7 +84,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type with the new shape, which must have as many elements."""
+        """Return the output's type: that of the input with the new shape, which must have as many elements."""
         (x,) = required(inputs)
         if x.count != math.prod(self.shape) or min(self.shape, default=0) < 0:
             raise ModelError("reshape: element counts must be equal", f"{x.shape} to {self.shape}", "repair the model")
@@ -100,11 +100,11 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return None if axis is None else replace(x.quant, axis=axis)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Reshape by numpy.reshape."""
+        """Compute the output by numpy.reshape."""
         return (arrays[0].reshape(self.shape),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a reshape to the same shape; merge two consecutive ones."""
+        """Return the input of a reshape to the same shape, or one reshape for two consecutive ones; else None."""
         source = node.input(0)
         if source.type.shape == self.shape:
             return source
@@ -226,7 +226,7 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
         return (replace(x, shape=shape, quant=quant, layout=_turned(x.layout, self.perm)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Transpose by numpy.transpose."""
+        """Compute the output by numpy.transpose."""
         return (arrays[0].transpose(self.perm),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -309,7 +309,8 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
     """
 
     mnemonic: ClassVar[str] = "slice"
-    prefers_source: ClassVar[bool] = True  # a Split is one node with many results
+    prefers_source: ClassVar[bool] = True
+    """Whether exports use the model's own nodes if possible: one ONNX Split becomes many Slices."""
     starts: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
@@ -320,7 +321,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return (x.with_shape(self.sizes, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Index by ranges."""
+        """Compute the slice by numpy indexing with ranges."""
         index = [s + np.arange(n) * k for s, n, k in zip(self.starts, self.sizes, self.steps, strict=True)]
         return (arrays[0][np.ix_(*index)],)
 
@@ -339,7 +340,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return node.input(0) if all(s >= 0 for s in self.steps) else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the slice of the permuted axes."""
+        """Return the slice with the entries of its axes permuted, and the permutation of its input."""
         turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
         return Slice(*turned), (perm,)
 
@@ -386,7 +387,7 @@ class Expand(Permutable, Simplifiable, Movement):
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type with the target shape; axes other than length 1 must match it."""
+        """Return the output's type: that of the input with the target shape; axes other than length 1 must match it."""
         (x,) = required(inputs)
         fits = all(n >= 0 and size in (1, n) for size, n in zip(x.shape, self.shape, strict=True))
         if not fits:
@@ -394,15 +395,15 @@ class Expand(Permutable, Simplifiable, Movement):
         return (x.with_shape(self.shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Broadcast by numpy.broadcast_to."""
+        """Compute the output by numpy.broadcast_to."""
         return (np.broadcast_to(arrays[0], self.shape),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove an expansion to the same shape."""
+        """Return x if its shape is the target shape already; else None."""
         return node.input(0) if node.input(0).type.shape == self.shape else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the expansion to the permuted shape."""
+        """Return the expansion to the permuted shape, and the permutation of its input."""
         return Expand(tuple(self.shape[a] for a in perm)), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -447,7 +448,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type with the summed axis; other axes must be equal."""
+        """Return the output's type: that of the input with the summed axis; other axes must be equal."""
         types = [t for t in inputs if t is not None]
         rests = {(t.dtype, t.shape[: self.axis], t.shape[self.axis + 1 :]) for t in types}
         if len(rests) != 1:
@@ -458,7 +459,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return (types[0].with_shape(tuple(shape), types[0].layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Concatenate by numpy.concatenate."""
+        """Compute the output by numpy.concatenate."""
         return (np.concatenate(arrays, self.axis),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -536,17 +537,17 @@ class PaddingBase(Permutable, Simplifiable, Movement):
     after: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type with longer axes."""
+        """Return the output's type: that of the input with longer axes."""
         (x,) = required(inputs)
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (x.with_shape(shape, x.layout),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a padding that adds no element."""
+        """Return the input if the padding adds no element; else None."""
         return None if any(self.before + self.after) else node.input(0)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the padding of the permuted axes."""
+        """Return the padding with the entries of its axes permuted, and the permutation of its input."""
         before, after = (tuple(row[a] for a in perm) for row in (self.before, self.after))
         return replace(self, before=before, after=after), (perm,)
 
@@ -564,7 +565,7 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
         return np.asarray([self.value]).astype(x.dtype.numpy)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Pad by numpy.pad."""
+        """Compute the output by numpy.pad."""
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(arrays[0], widths, constant_values=self.stored(sig.input(0))[0]),)
 

@@ -36,7 +36,7 @@ class Ngrams(Operator):
     binary: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type [rows, width]."""
+        """Return the output's type: [rows, width]."""
         (x,) = required(inputs[:1])
         return (TensorType((x.shape[0], self.width)),)
 

@@ -57,7 +57,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of x; scale and bias must broadcast to it."""
+        """Return the output's type: that of x; scale and bias must broadcast to it."""
         x, *affine = inputs
         assert x is not None
         for t in filter(None, affine):
@@ -75,7 +75,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return parted, tuple(sorted([axis + 1, *(a + (a > axis) for a in self.axes)]))
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the formula in float64; for quantized x by FixedNormalize."""
+        """Compute the normalization by the class's formula in float64; for quantized x by FixedNormalize."""
         shape, axes = self.view(sig.input(0).shape)
         if sig.output.quant is not None:
             fixed = self._fixed(sig, arrays[1:])
@@ -158,12 +158,12 @@ class BatchNormalize(Operator):
     momentum: float = 0.9
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of x."""
+        """Return the output's type: that of x."""
         (x,) = required(inputs[:1])
         return (x,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the formula in float64."""
+        """Compute the batch normalization by the class's formula in float64."""
         x, *parameters = (a.astype(np.float64) for a in arrays)
         columns = (-1, *(1,) * (x.ndim - 2))
         scale, bias, mean, variance = (p.reshape(columns) for p in parameters)

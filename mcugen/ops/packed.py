@@ -66,7 +66,7 @@ class DequantizeBlocks(Operator):
         return (TensorType(codes.shape),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Dequantize as ONNX defines it."""
+        """Compute the dequantized weights in numpy, as ONNX defines it."""
         codes, scales = arrays
         return (codes.astype(np.float32) * repeat_scales(scales, self.axis, self.block, codes.shape[self.axis]),)
 
@@ -92,7 +92,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of x with N elements on the last axis."""
+        """Return the output's type: that of x with N elements on the last axis."""
         x, w, scales = required(inputs[:3])
         if x.shape[-1] != w.shape[1] or scales.shape != (w.shape[0], -(-w.shape[1] // self.group)):
             shapes = f"{x.shape} by {w.shape}, scales {scales.shape}"

@@ -39,13 +39,13 @@ class PadWith(Permutable, Operator):
     after: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type with longer axes."""
+        """Return the output's type: that of the input with longer axes."""
         (x,) = required(inputs[:1])
         shape = tuple(b + n + a for b, n, a in zip(self.before, x.shape, self.after, strict=True))
         return (TensorType(shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Pad by numpy.pad."""
+        """Compute the output by numpy.pad."""
         x, value = arrays
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(x, widths, constant_values=value.reshape(-1)[0]),)
@@ -74,7 +74,7 @@ class Extend(PaddingBase):
     mode: str = "edge"
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Pad by numpy.pad."""
+        """Compute the output by numpy.pad."""
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(arrays[0], widths, mode=self.mode),)  # type: ignore[call-overload]
 

@@ -48,7 +48,7 @@ class Zeros(Operator):
         return (TensorType(self.shape, self.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Return numpy.zeros."""
+        """Compute the output by numpy.zeros."""
         return (np.zeros(self.shape, self.dtype.numpy),)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -63,7 +63,7 @@ class Trilu(Operator):
     upper: bool = True
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of x."""
+        """Return the output's type: that of x."""
         x, k = required(inputs)
         if x.rank < 2 or k.count != 1:
             raise ModelError(
@@ -72,7 +72,7 @@ class Trilu(Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Set the elements on one side of the diagonal to 0."""
+        """Compute the output: a copy of x with 0 on one side of the diagonal."""
         x, k = arrays
         rows, columns = x.shape[-2:]
         diagonal = np.clip(k.astype(np.int64).reshape(()), -rows, columns)
@@ -110,7 +110,7 @@ class OneHot(Operator):
         return (TensorType((*index.shape[: self.axis], self.depth, *index.shape[self.axis :]), values.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compare the indices with all positions."""
+        """Compute the output by comparing the indices with all positions."""
         index, values = arrays
         place = np.expand_dims(index, self.axis)
         if place.dtype.kind != "u":
@@ -148,7 +148,7 @@ class Range(Operator):
         return (TensorType((self.count,), start.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute in the element type, by numpy."""
+        """Compute the range in numpy, in the element type."""
         start, delta = (a.reshape(()) for a in arrays)
         return (start + np.arange(self.count).astype(start.dtype) * delta,)
 

@@ -95,7 +95,7 @@ class Clamp(Elementwise):
     high: float = math.inf
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return two comparisons and selections."""
+        """Return the clamp as an expression: two comparisons and selections."""
         (x,), dtype = args, sig.output.dtype
         if dtype.is_float:
             return clamped(x, (self.low, self.high), scalar)
@@ -293,7 +293,7 @@ class Unary(FunctionFamily, Saturating, Elementwise):
         return self.function == "Sigmoid"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the operand's type, or bool for tests."""
+        """Return the result's element type: the operand's type, or bool for tests."""
         return DType.BOOL if UNARY_FUNCTIONS[self.function].tests else dtypes[0]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -457,7 +457,7 @@ class FixedSum:
         return FixedSum((m0, m1), offset, shift, wide)
 
     def expression(self, x: Expression, y: Expression, scalar: Scalars) -> Expression:
-        """Return the weighted sum of x and y."""
+        """Return the fixed-point sum of x and y as an expression."""
         if self.wide:
             up = 32 - self.shift  # the upper word of 64 bits costs least
             up = up if max(map(abs, self.factors)) << up < 2**31 else 0
@@ -470,7 +470,7 @@ class FixedSum:
         return call(fn.SHIFT_RIGHT, total, scalar(shift)) if shift else total
 
     def vector(self, x: Expression, y: Expression, scalar: Scalars) -> Expression | None:
-        """Return the sum for vectors of 32-bit lanes; None if it needs 64 bits."""
+        """Return the fixed-point sum in Helium operations; None if it needs 64 bits."""
         return None if self.wide else self.expression(x, y, scalar)
 
     def _whole(self) -> tuple[tuple[int, int], int, int]:
@@ -524,7 +524,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
     clamp: Range | None = None
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return bool for comparisons, else the type of the operands."""
+        """Return the result's element type: bool for comparisons, else the type of the operands."""
         return DType.BOOL if BINARY_FUNCTIONS[self.function].tests else dtypes[0]
 
     def fixed_sum(self, sig: Signature) -> FixedSum | None:
@@ -779,7 +779,7 @@ class Where(Simplifiable, Elementwise):
     mnemonic: ClassVar[str] = "where"
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the type of the branches."""
+        """Return the result's element type: the type of the branches."""
         return dtypes[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:

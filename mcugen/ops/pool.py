@@ -92,7 +92,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return (replace(x, shape=shape, layout=layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Evaluate on channels-last arrays."""
+        """Compute the pool's output in numpy, on channels-last arrays."""
         (x,) = arrays
         if self.is_channels_last:
             return (self._pool(sig, x),)
@@ -104,7 +104,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         raise NotImplementedError
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return channels that depend on the same input channels only."""
+        """Return the dependence of channels: each output channel depends on the same input channel only."""
         return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
 
     def _wider(self, x: Value, before: Shape, after: Shape) -> Self | None:
@@ -294,7 +294,7 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         return (Partition(bands.length, shard), *self.channel_partitions(sig))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form, with an exact int32 sum."""
+        """Return the integer form of the average, which divides exact int32 sums; None if there is none."""
         x = sig.input(0)
         fits = math.prod(self.kernel) < 2 ** (31 - 8 * x.dtype.nbytes)
         return (self, inputs) if fits and is_quantized(x) and is_quantized(sig.output) else None
@@ -375,7 +375,7 @@ class DirectPool(FunctionFamily, Pool):
         return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Reduce patches [N, *out, C, taps]."""
+        """Compute the pool's output by reducing patches [N, *out, C, taps]."""
         x = arrays[0].transpose(to_channels_last(arrays[0].ndim))
         inside = self._patches(np.ones(x.shape, np.bool_))
         patches = self._patches(x)

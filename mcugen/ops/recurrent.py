@@ -389,7 +389,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     # -------------------------------------------------------------------------------------------- lowering
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to one instruction per direction; all write to the same results."""
+        """Emit one instruction per direction; all of them write to the same results."""
         layer = self._layer(node, builder)
         for d in range(layer.sizes.directions):
             functions = self._functions(d, layer.x.dtype)

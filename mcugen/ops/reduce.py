@@ -203,7 +203,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return RowForm(RowSums(), (window,), finish=MeanOfSums(self, x))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a reduction of single elements."""
+        """Return the input of a reduction of single elements; else None."""
         trivial = self.function not in ("sumsquare", "l1") and has_same_quantization(
             node.input(0).type, node.output.type
         )
@@ -335,7 +335,7 @@ class RowSums(Operator):
         return (TensorType((*(1,) * (x.rank - 1), x.shape[-1]), DType.INT32),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute exact int32 sums."""
+        """Compute the sums in exact int32."""
         x, sums = arrays
         return (sums + x.sum(tuple(range(x.ndim - 1)), dtype=np.int32, keepdims=True),)
 
@@ -355,11 +355,11 @@ class MeanOfSums(Operator):
     x: TensorType = field(default=TensorType((), DType.INT8))
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of the mean."""
+        """Return the output's type: that of the mean."""
         return self.mean.infer(self.x)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Requantize the sums, with one rounding."""
+        """Compute the mean by requantizing the sums, with one rounding."""
         total = arrays[0].astype(np.int64) - self.mean._count(self.x) * self.x.q.zero_point
         requantize = self._requantizer(sig)
         return (requantize(total, *sig.output.dtype.limits).astype(sig.output.dtype.numpy),)
@@ -395,7 +395,7 @@ class Arg(Permutable, Simplifiable, FunctionFamily):
         return (TensorType(shape, DType.INT64, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute by numpy.argmax or numpy.argmin."""
+        """Compute the output by numpy.argmax or numpy.argmin."""
         x = np.flip(arrays[0], self.axis) if self.last else arrays[0]
         find = np.argmax if self.function == "max" else np.argmin
         index = find(x, self.axis, keepdims=True)

@@ -497,7 +497,7 @@ class Resample(Permutable, Operator):
     weights: tuple[tuple[float, ...], ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type with as many elements along the axis as `start` has."""
+        """Return the output's type: that of the input with as many elements along the axis as `start` has."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], len(self.start), *x.shape[self.axis + 1 :])
         return (TensorType(shape, x.dtype, layout=x.layout),)

@@ -123,7 +123,7 @@ class ScatterElements(Operator):
     reduction: str = "none"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of the data."""
+        """Return the output's type: that of the data."""
         x, index, updates = _types(inputs)
         fits = x.rank == index.rank and all(
             n <= size or axis == self.axis for axis, (n, size) in enumerate(zip(index.shape, x.shape, strict=True))
@@ -173,7 +173,7 @@ class ScatterND(Simplifiable, Operator):
     reduction: str = "none"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of the data."""
+        """Return the output's type: that of the data."""
         x, index, updates = _types(inputs)
         depths = x.shape[: index.shape[-1]] if index.rank else ()
         fits = 0 < len(depths) == index.shape[-1] and updates.shape == index.shape[:-1] + x.shape[len(depths) :]
@@ -264,7 +264,7 @@ class TensorScatter(Operator):
     circular: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of the data."""
+        """Return the output's type: that of the data."""
         x, first, updates = _types(inputs)
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, updates)]
         fits = x.rank == updates.rank and rests[0] == rests[1] and updates.shape[self.axis] <= x.shape[self.axis]

@@ -330,7 +330,7 @@ class Streamed(Operator):
     # -------------------------------------------------------------------------------------------- reference
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Follow the schedule with the same row buffers as the generated code."""
+        """Compute the outputs by following the schedule, with the same row buffers as the generated code."""
         windows = [
             np.full(band_type(t.in_memory, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
             for i, (t, n) in enumerate(zip(self.tensors, self.schedule.windows, strict=True))

@@ -56,7 +56,7 @@ class RoiAlign(Operator):
     takes_max: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type [regions, channels, height, width]."""
+        """Return the output's type: [regions, channels, height, width]."""
         x, rois, batch = required(inputs)
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
             shapes = f"{x.shape}, {rois.shape}, {batch.shape}"
@@ -169,7 +169,7 @@ class MaxRoiPool(Operator):
     scale: float = 1.0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type [regions, channels, height, width]."""
+        """Return the output's type: [regions, channels, height, width]."""
         x, rois = required(inputs)
         if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5:
             raise ModelError("max_roi_pool: regions must be five numbers", f"{x.shape}, {rois.shape}", "repair it")

@@ -40,7 +40,7 @@ class Cut(Elementwise):
     shift: int = 0
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return int32; the node's output type overrides it."""
+        """Return the result's element type: int32; the node's output type overrides it."""
         return DType.INT32
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -98,7 +98,7 @@ class ChannelCut(Elementwise):
     shift: int = _WORD
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return int32; the node's output type overrides it."""
+        """Return the result's element type: int32; the node's output type overrides it."""
         return DType.INT32
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:

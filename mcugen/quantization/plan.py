@@ -62,7 +62,7 @@ class QuantizedWeights:
 
     @property
     def quant(self) -> QuantParams:
-        """Return the parameters of weights without groups: one scale per index of `axis`, or a single scale."""
+        """Return the quantization parameters of weights without groups: one scale for each output channel, or one."""
         return QuantParams(tuple(map(float, self.scales)), 0, self.axis if len(self.scales) > 1 else None)
 
 

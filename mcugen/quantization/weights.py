@@ -175,7 +175,10 @@ def real_weights(codes: QuantizedWeights) -> Array:
 def add_zero_biases(graph: Graph) -> bool:
     """Add a bias of 0 to layers without bias that ONNX can write with one, so that bias correction can change it.
 
-    A bias costs no time in integer kernels. Return whether there was such a layer.
+    A bias costs no time in integer kernels.
+
+    Returns:
+        Whether there was such a layer.
     """
     layers = [n for n in graph.nodes if bias_input(n.op) == len(n.inputs) == 2 and weight_axes(n.op) == {1: 0}]
     bare = [n for n in layers if onnx_form(n.op, n.sig) is not None]

@@ -70,7 +70,7 @@ def test_what_takes_a_word_of_each_pixel_brings_a_line_for_each(pitch: int, word
     nbytes = LARGE * pitch // LINE if pitch > LINE else LARGE
     sketch = chain(nbytes, 16)
     sketch.program.instrs[0].gathers = Gathered(pitch, WORD)
-    assert waits(sketch, "x0") == words * (RT1060.reading(SDRAM, nbytes) or 0)
+    assert waits(sketch, "x0") == words * (RT1060.sequential_read_cycles(SDRAM, nbytes) or 0)
 
 
 @pytest.mark.parametrize(("made", "is_held"), [(16, True), (CACHE * 3 // 4, False)])

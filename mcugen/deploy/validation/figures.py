@@ -56,7 +56,7 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference from the reference.
+    """The first difference between the results on the board and the reference.
 
     Attributes:
         sample: Number of the sample.
@@ -65,8 +65,8 @@ class Difference:
         kernel: Kernel of the layer.
         dtype: Type of the elements.
         element: Index of the first differing element, in memory order.
-        board: Its value on the board.
-        reference: Its value in the reference.
+        board: Value of this element on the board.
+        reference: Value of this element in the reference.
         count: Number of differing elements.
         compared: Number of compared elements.
         is_repeatable: Whether a second run gave the same results.

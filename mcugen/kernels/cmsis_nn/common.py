@@ -49,7 +49,7 @@ def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]],
 
 
 class Scratch(Params):
-    """Parameter of the library's scratch memory."""
+    """Kernel parameter of the library's scratch memory."""
 
     scratch_bytes: Annotated[int | None, "bytes of the library's scratch buffer"] = None
 
@@ -59,7 +59,7 @@ SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
 
 
 class ZeroPoints(Params):
-    """Zero points of the input and the output."""
+    """Kernel parameters with the zero points of the input and the output."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -71,7 +71,7 @@ class ZeroPoints(Params):
 
 
 class TensorScale(Params):
-    """Parameters of the library's requantization with a single scale for all channels."""
+    """Kernel parameters of the library's requantization with a single scale for all channels."""
 
     multiplier: Annotated[Trained, "requantization multiplier, Q0.31"]
     shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after it"]

@@ -98,7 +98,7 @@ def conv_scratch_bytes(shape: ConvShape, features: frozenset[str]) -> int:
 
 
 class FilterDepth(Params):
-    """Parameter of a convolution that may have groups of channels."""
+    """Kernel parameter of a convolution that may have groups of channels."""
 
     filter_channels: Annotated[int, "input channels of a filter"]
 

@@ -74,7 +74,7 @@ def depthwise_scratch_bytes(shape: ConvShape, features: frozenset[str], small: b
 
 
 class ChannelMultiplier(Params):
-    """Parameters of a depthwise convolution with several outputs per input channel."""
+    """Kernel parameters of a depthwise convolution with several outputs per input channel."""
 
     channel_multiplier: Annotated[int, "channels of y per channel of x"]
 

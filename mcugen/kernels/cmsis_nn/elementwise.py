@@ -69,7 +69,7 @@ def _walks(spec: BinarySpec) -> tuple[list[int], list[list[int]]]:
 
 
 class Int8Elements(Params):
-    """Parameters of int8 tensors of one shape."""
+    """Kernel parameters of int8 tensors of one shape."""
 
     count: Annotated[int, "elements"]
     x0_zero_point: Annotated[Trained, "zero point of x0"]
@@ -123,7 +123,7 @@ def emit_mul(spec: BinarySpec, site: Site) -> Call:
 
 
 class BroadcastMatrices(Params):
-    """Sizes of matrices; operands with one row or column are broadcast."""
+    """Kernel parameters with the sizes of matrices; operands with one row or column are broadcast."""
 
     y_rows: Annotated[int, "rows of y"]
     y_columns: Annotated[int, "columns of y"]

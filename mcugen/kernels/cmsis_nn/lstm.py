@@ -52,9 +52,9 @@ class LibraryUnits:
     recurrent_bias: Array
     """Biases of the products with h, with h's zero point folded in: int32 [4 · hidden size]."""
     fraction: int
-    """Fraction bits of a cell state."""
+    """Number of fraction bits of a cell state (int16)."""
     factor: int
-    """Multiplier, Q0.31, from the product of output gate and tanh of the cell to the hidden state."""
+    """Requantization multiplier, Q0.31, of output gate · tanh(cell state), which is the hidden state."""
 
     @staticmethod
     def of(loop: LstmLoopSpec) -> LibraryUnits:

@@ -29,7 +29,7 @@ def is_int8_product(spec: MatMulSpec) -> bool:
 
 
 class ProductSize(Params):
-    """Sizes of a matrix product of two activations."""
+    """Kernel parameters with the sizes of a matrix product of two activations."""
 
     batch: Annotated[int, "number of products"]
     rows: Annotated[int, "rows of a and y"]
@@ -43,7 +43,7 @@ class ProductSize(Params):
 
 
 class ProductCodes(Params):
-    """Zero points of int8 operands, and the layout of the scratch memory."""
+    """Kernel parameters with the zero points of int8 operands, and the layout of the scratch memory."""
 
     library_scratch_bytes: Annotated[int, "bytes of the library's scratch buffer, which the transposed b follows"]
     a_zero_point: Annotated[Trained, "zero point of a"]

@@ -46,7 +46,7 @@ def pads_2_to_4_axes(spec: PadSpec) -> bool:
 
 
 class PadParams(Params):
-    """Parameters of a padding, with the library's names of axes."""
+    """Kernel parameters of a padding, with the library's names of axes."""
 
     pad_value: Annotated[int, "value of the added elements"]
     n: Annotated[int, "elements of x along the outermost axis"]
@@ -121,7 +121,7 @@ def count_rows(spec: TransposeSpec) -> int:
 
 
 class TransposeParams(Params):
-    """Sizes of the axes of x, with the library's names of axes."""
+    """Kernel parameters with the sizes of the axes of x, with the library's names of axes."""
 
     n: Annotated[int, "elements along the outermost axis"]
     h: Annotated[int, "elements along the second axis"]

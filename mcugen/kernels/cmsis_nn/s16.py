@@ -63,9 +63,9 @@ class Scaling:
     """
 
     multiplier: Int64Array
-    """Integer multipliers."""
+    """Integer multipliers of the accumulators."""
     shift: Int64Array
-    """Right shifts of the products, in bits."""
+    """Right shifts in bits, after the multiplication."""
 
     @staticmethod
     def near(exact: Requantizer, bits: int, max_shift: int) -> Scaling:
@@ -236,13 +236,13 @@ class ByChannel(NamedTuple):
     """The constants of a layer with one multiplier per output channel."""
 
     w: Array
-    """int8 weights in the library's order."""
+    """Weights, int8, in CMSIS-NN's layout."""
     bias: Array
     """Bias by channel, int32 or int64 like the accumulators."""
     multiplier: Array
-    """Multiplier by channel, int32."""
+    """Requantization multiplier of each output channel, int32."""
     shift: Array
-    """Left shift by channel, int32."""
+    """Left shift of each output channel in bits, int32, after the multiplication."""
 
 
 def _by_channel(site: Site, constants: ByChannel, spare: int) -> dict[str, Buffer]:

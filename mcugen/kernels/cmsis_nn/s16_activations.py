@@ -47,7 +47,7 @@ class RoundedSum:
     """
 
     factors: tuple[int, int]
-    """Multipliers m of both operands, Q0.31."""
+    """Integer multipliers m of the two operands, Q0.31."""
     shift: int
     """Right shift of the sum of both scaled operands, in bits."""
 
@@ -93,7 +93,7 @@ def _product(spec: BinarySpec) -> Scaling:
 
 
 class Int16Elements(Params):
-    """Parameters of int16 tensors of one shape."""
+    """Kernel parameters of int16 tensors of one shape."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
@@ -106,7 +106,7 @@ class Int16Elements(Params):
 
 
 class LibraryFactor(Params):
-    """Parameter of the library's scaling of an elementwise product."""
+    """Kernel parameter of the library's scaling of an elementwise product."""
 
     multiplier: Annotated[Trained, "scale of x0 * scale of x1 / scale of y, Q0.31"]
 
@@ -168,7 +168,7 @@ _CODES = np.arange(-(2**15), 2**15)
 
 
 class ActivationParams(Params):
-    """Parameters of a function of one tensor."""
+    """Kernel parameters of a function of one tensor."""
 
     count: Annotated[int, "elements"]
     left_shift: Annotated[Trained, "left shift of x to 12 fraction bits"]

@@ -42,7 +42,7 @@ class LibrarySoftmax:
     """
 
     multiplier: int
-    """Multiplier of differences, Q0.31."""
+    """Integer multiplier, Q0.31, of the differences from the row's maximum."""
     shift: int
     """Left shift of differences before the multiplication, in bits."""
     diff_min: int
@@ -151,7 +151,7 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 class SoftmaxRows(Params):
-    """Sizes of rows, and the scale of x in the library's form."""
+    """Kernel parameters with the sizes of rows, and the scale of x in the library's form."""
 
     rows: Annotated[int, "rows"]
     row_size: Annotated[int, "elements of a row"]

@@ -93,7 +93,7 @@ def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
 
 
 class FirstScratch(Params):
-    """Size of the first of two buffers in the library's scratch memory."""
+    """Kernel parameters with the size of the first of two buffers in the library's scratch memory."""
 
     first_scratch_bytes: Annotated[int, "bytes of the first scratch buffer"]
 

@@ -13,7 +13,7 @@ from mcugen.numerics.window import Window
 
 
 class ConvGeometry(Params):
-    """Parameters of a window that slides over rows and columns, channels last.
+    """Kernel parameters of a window that slides over rows and columns, channels last.
 
     With one spatial axis there is one row.
     """

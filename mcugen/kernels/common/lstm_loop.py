@@ -28,7 +28,7 @@ class LstmLoopSpec:
     hidden: TensorType
     cell: TensorType
     first_hidden: Array | None
-    """First hidden state, if it is constant."""
+    """Hidden state before the first step if it is constant; else None."""
     first_cell: Array | None
 
     @property

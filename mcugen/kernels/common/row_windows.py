@@ -10,7 +10,7 @@ from mcugen.lir.kernel import Kernel, Params, Real, reads, updates, writes
 
 
 class RowsParams(Params):
-    """Size of a copy: rows, and bytes per row."""
+    """Kernel parameters with the size of a copy: rows, and bytes per row."""
 
     rows: Annotated[int, "rows"]
     bytes: Annotated[int, "bytes of a row"]
@@ -41,7 +41,7 @@ STREAM_PUT = Kernel(
 
 
 class ShiftParams(Params):
-    """Size of a row window, and of the rows that leave it."""
+    """Kernel parameters with the size of a row window, and of the rows that leave it."""
 
     total_bytes: Annotated[int, "bytes of all rows"]
     shift_bytes: Annotated[int, "bytes of the rows that are dropped"]

@@ -25,11 +25,11 @@ class WeightedSpec:
     """A layer that sums products with constant weights, as its kernels see it."""
 
     x: TensorType
-    """Type of the input."""
+    """Type of the layer's input tensor."""
     w: TensorType
-    """Type of the weights."""
+    """Type of the layer's weights."""
     y: TensorType
-    """Type of the output."""
+    """Type of the layer's output tensor."""
     weights: Array
     """Weights, [out_channels, ...]; quantized values in integer layers."""
     bias: Array | None
@@ -231,7 +231,7 @@ class MatMulSpec:
     y: TensorType
     """Type of the result, [..., m, n]."""
     factor: float = 1.0
-    """Number that every sum is multiplied by."""
+    """Real factor that every sum of products is multiplied by."""
 
     @cached_property
     def sig(self) -> Signature:

@@ -126,7 +126,7 @@ class Requantization(Params):
 
 
 class CodeLimits(Params):
-    """Parameters that limit results: the lowest and the highest quantized value of y."""
+    """Kernel parameters that limit results: the lowest and the highest quantized value of y."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
@@ -139,7 +139,7 @@ class CodeLimits(Params):
 
 
 class CodeStore(Params):
-    """Parameters that requantize accumulators to quantized values of y."""
+    """Kernel parameters that requantize accumulators to quantized values of y."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
     low: Annotated[Trained, "lowest quantized value of y"]
@@ -154,7 +154,7 @@ class CodeStore(Params):
 
 
 class FloatLimits(Params):
-    """Parameters that limit float results.
+    """Kernel parameters that limit float results.
 
     The lower limit is −∞ without activation, so that such layers share the code with ReLU.
     """
@@ -195,7 +195,7 @@ class SumStore:
     params: Requantization | FloatLimits
     """Kernel parameters of the requantization or the clamp."""
     options: IntegerStore | FloatStore
-    """Template options of the store."""
+    """Template options of how accumulators are requantized or clamped, and stored."""
     variant: str = ""
     """Part of the C function's name: "long" for 64-bit accumulators, else empty."""
 

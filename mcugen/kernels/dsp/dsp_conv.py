@@ -64,7 +64,7 @@ _DSP = frozenset({"dsp"})
 
 
 class HighWord(Params):
-    """Parameters of requantization by the upper word of 64-bit products.
+    """Kernel parameters of requantization by the upper word of 64-bit products.
 
     A clamped int8 result saturates twice: before and after the subtraction of an offset.
     """
@@ -324,7 +324,7 @@ UNUSED_GEOMETRY = frozenset({"kernel_width", "stride_width", "dilation_width", "
 
 
 class PixelWalk(Params):
-    """Parameters of the walk over output rows and pixels, and of the input elements that each window reads.
+    """Kernel parameters of the walk over output rows and pixels, and of the input elements that each window reads.
 
     A run is a piece of a window whose elements are adjacent in memory.
     """
@@ -345,7 +345,7 @@ class PixelWalk(Params):
 
 
 class InnerLoop(Params):
-    """Parameters of the im2col patch of two pixels, and of the inner loop over it."""
+    """Kernel parameters of the im2col patch of two pixels, and of the inner loop over it."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
     patch_bytes: Annotated[int, "bytes of the im2col patch of a pixel"]
@@ -353,13 +353,13 @@ class InnerLoop(Params):
 
 
 class GroupCount(Params):
-    """Parameter with the number of groups of channels."""
+    """Kernel parameter with the number of groups of channels."""
 
     groups: Annotated[int | None, "groups of channels, if there are several"] = None
 
 
 class StreamOptions(Options):
-    """Template options of all kernels that read weights from pack_weights."""
+    """Template options of the results in all DSP kernels that read weights from pack_weights."""
 
     y_t: Annotated[str, "C type of the output"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -367,7 +367,7 @@ class StreamOptions(Options):
 
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
-        """Return the template options of a layer."""
+        """Return the template options of the results of a layer: type, clamp and shift."""
         shifted = not spec.is_sums and spec.high_word.shift > 32
         return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, post_shifted=shifted)
 
@@ -405,7 +405,7 @@ class Runs:
     count: int
     """Number of runs of adjacent elements in a window."""
     length: int
-    """Number of elements of a run."""
+    """Number of elements of one run."""
     unit: int
     """Number of elements that are loaded at once: 4 or 8."""
     gathered: bool = False
@@ -728,7 +728,7 @@ def has_several_pixels(spec: ConvSpec) -> bool:
 
 
 class SingleRowParams(Params):
-    """Parameters of a layer with one row of outputs."""
+    """Kernel parameters of a layer with one row of outputs."""
 
     depth: Annotated[int, "elements of x"]
     padded_depth: Annotated[int, "depth rounded up to a multiple of eight"]
@@ -802,7 +802,7 @@ def is_saturated_int8(spec: ConvSpec) -> bool:
 
 
 class Strip(Params):
-    """Parameters of the loop over strips: groups of pixels that are widened to 16 bits together."""
+    """Kernel parameters of the loop over strips: groups of pixels that are widened to 16 bits together."""
 
     pixels: Annotated[int, "pixels of x and y"]
     strip_pixels: Annotated[int, "pixels that are widened to 16 bits at a time"]

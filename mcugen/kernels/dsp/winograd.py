@@ -238,14 +238,14 @@ def _limits(spec: ConvSpec) -> tuple[int, int, int]:
 
 
 class PaddedRows(Params):
-    """Parameters of the ring buffer of four rows."""
+    """Kernel parameters of the ring buffer of four rows."""
 
     padded_row_size: Annotated[int, "elements of a padded row, a multiple of the block width"]
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 class StripOfBlocks(Params):
-    """Parameters of kernels that transform the weights once for every strip of blocks."""
+    """Kernel parameters of kernels that transform the weights once for every strip of blocks."""
 
     strip_blocks: Annotated[int, "blocks of a strip, which share one transformation of the weights"]
     requantize_offset: Annotated[Trained, "zero point of y plus one half, before the last right shift"]
@@ -319,7 +319,7 @@ class Tiles(Grid):
     """A family of Winograd kernels: how much the inner function computes at a time, and the weight packing."""
 
     channels_per_pass: int
-    """Output channels computed together."""
+    """Number of output channels that the inner function computes together."""
     v: DType
     """Type of the transformed inputs V; there are 16 for each tile and channel."""
     loop: Callable[[int], tuple[int, bool]]

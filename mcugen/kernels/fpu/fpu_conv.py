@@ -48,7 +48,7 @@ def has_single_window(spec: ConvSpec) -> bool:
 
 
 class DenseRows(Params):
-    """Sizes of a fully connected layer."""
+    """Kernel parameters with the sizes of a fully connected layer."""
 
     rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -56,14 +56,14 @@ class DenseRows(Params):
 
 
 class Patch(Params):
-    """Parameters of the im2col patch of float convolutions."""
+    """Kernel parameters of the im2col patch of float convolutions."""
 
     depth: Annotated[int, "products of a sum"]
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
 
 
 class Blocks(Params):
-    """Parameters of the ring buffer of padded rows, laid out in blocks of four channels."""
+    """Kernel parameters of the ring buffer of padded rows, laid out in blocks of four channels."""
 
     row_pixels: Annotated[int, "pixels of a row of the ring buffer, or of x"]
     channel_blocks: Annotated[int, "blocks of channels"]
@@ -127,11 +127,11 @@ def pack_half_blocks(weights: Array, in_pairs: bool = True) -> Array:
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Emit a fully connected layer: four rows by four channels at a time, remaining rows one by one.
+    """Emit a float fully connected layer, which computes four rows by four channels at a time.
 
     Loops: blocks of four rows, blocks of four channels, inputs; 16 sums stay in registers.
 
-    Of several rows, four are interleaved in a patch.
+    If x has several rows, each block of four rows is first copied, interleaved, to a patch in scratch memory.
     """
     channels, depth = spec.channels, spec.depth
     rows = spec.y.count // channels

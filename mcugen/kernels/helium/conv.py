@@ -56,7 +56,7 @@ def is_unstrided_pointwise(shape: ConvShape) -> bool:
 
 
 class PixelRows(Params):
-    """Parameters of the walk over pixels that are read in x, without a copy."""
+    """Kernel parameters of the walk over pixels that are read in x, without a copy."""
 
     batch: Annotated[int, "images; 1 if all pixels are adjacent"]
     image_stride_bytes: Annotated[int, "bytes from image to image of x"]
@@ -67,7 +67,7 @@ class PixelRows(Params):
 
 
 class PatchRows(Params):
-    """Parameters of the im2col step, which gathers the taps of each of a few pixels in a patch.
+    """Kernel parameters of the im2col step, which gathers the taps of each of a few pixels in a patch.
 
     A run is a piece of a window whose elements are adjacent in memory.
     """
@@ -82,7 +82,7 @@ class PatchRows(Params):
 
 
 class ChannelGroupSizes(Params):
-    """Sizes of the groups of a convolution with several groups of channels."""
+    """Kernel parameters with the sizes of the groups of a convolution with several groups of channels."""
 
     groups: Annotated[int, "groups of channels"]
     group_in_channels: Annotated[int, "input channels of a group"]
@@ -314,7 +314,7 @@ def can_overwrite_pixels(spec: ConvSpec) -> bool:
 
 
 class CopiedPixels(Params):
-    """Parameters of an in-place pointwise convolution, which copies pixels before it overwrites them."""
+    """Kernel parameters of an in-place pointwise convolution, which copies pixels before it overwrites them."""
 
     in_channels: Annotated[int, "channels of a pixel of x"]
     out_channels: Annotated[int, "channels of a pixel of y"]
@@ -365,7 +365,7 @@ class EightFrame(StackFrame):
 
 
 class Pixels(Params):
-    """Parameters of a pointwise convolution over adjacent pixels."""
+    """Kernel parameters of a pointwise convolution over adjacent pixels."""
 
     out_channels: Annotated[int, "channels of a pixel of y"]
     pixels: Annotated[int, "pixels of x and y"]

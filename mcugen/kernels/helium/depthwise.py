@@ -31,7 +31,7 @@ MAX_COLUMNS_BYTES = 2048
 
 
 class TapPairs(Params):
-    """Parameters of the taps of a depthwise window, which are computed in pairs."""
+    """Kernel parameters of the taps of a depthwise window, which are computed in pairs."""
 
     tap_pairs: Annotated[int, "pairs of taps; the weight of an odd last tap's partner is zero"]
     offset_limit: Annotated[int, "upper bound of the offsets of taps, in bytes"]
@@ -96,13 +96,13 @@ class Plane:
     shape: ConvShape
     """Geometry of the convolution, exchanged like the image."""
     x_row: int
-    """Bytes from row to row of x."""
+    """Distance in bytes between adjacent rows of x."""
     x_pixel: int
-    """Bytes from pixel to pixel of x."""
+    """Distance in bytes between adjacent pixels of x."""
     y_row: int
-    """Bytes from row to row of y."""
+    """Distance in bytes between adjacent rows of y."""
     y_pixel: int
-    """Bytes from pixel to pixel of y."""
+    """Distance in bytes between adjacent pixels of y."""
 
     @staticmethod
     def of(shape: ConvShape) -> Plane:
@@ -123,9 +123,9 @@ class PixelGroups:
     """
 
     size: int
-    """Number of output pixels of a group."""
+    """Number of output pixels that form a group."""
     count: int
-    """Number of whole groups of pixels."""
+    """Number of whole groups in a row of output pixels."""
     halves: int
     """Number of half groups of pixels after the whole groups."""
     mask: int
@@ -169,7 +169,7 @@ class PatchesFrame(StackFrame):
 
 
 class HalfGroupMask(Params):
-    """Parameter of the partial half group at the end of a row."""
+    """Kernel parameter of the partial half group at the end of a row."""
 
     half_mask: Annotated[int, "predicate of the lanes of a half group that are stored, one bit a byte"]
 
@@ -184,7 +184,7 @@ class Sections(Params):
 
 
 class StrideParams(Params):
-    """Parameters with the strides, in bytes, in x, in the columns buffer and in y."""
+    """Kernel parameters with the strides, in bytes, in x, in the columns buffer and in y."""
 
     x_row_stride: Annotated[int, "bytes from row to row of x"]
     x_pixel_stride: Annotated[int, "bytes from pixel to pixel of x"]
@@ -387,7 +387,7 @@ class LargeFrame(StackFrame):
 
 
 class ColumnsBufferParams(Params):
-    """Parameter with the offset of the columns buffer, which follows the strip buffer in scratch memory."""
+    """Kernel parameter with the offset of the columns buffer, which follows the strip buffer in scratch memory."""
 
     columns_offset_bytes: Annotated[int, "bytes from the start of the strip to the columns"]
 
@@ -457,9 +457,9 @@ def _longest(shape: ConvShape) -> int:
 
 
 class PlaneSizes(Params):
-    """Parameters of planes: copies of a segment of a row, one for each of eight channels.
+    """Kernel parameters with the sizes of planes: scratch copies of a row's inputs, one for each of eight channels.
 
-    A segment is up to 64 output pixels of a row, whose inputs the planes hold.
+    The planes hold the inputs of a segment of up to 64 output pixels of a row.
     """
 
     segment_pixels: Annotated[int, "pixels of y that are computed at a time"]
@@ -483,13 +483,13 @@ class PlaneSizes(Params):
 
 
 class RowPhase(Params):
-    """Parameter of a dilated row, which is split into several undilated rows."""
+    """Kernel parameter of a dilated row, which is split into several undilated rows."""
 
     phase: Annotated[int | None, "number of the pixel between two taps with which the first output pixel begins"] = None
 
 
 class LastVector(Params):
-    """Parameter of the last vector of a channel's weights."""
+    """Kernel parameter of the last vector of a channel's weights."""
 
     last_vector_bytes: Annotated[int, "bytes of the last vector of a channel"]
 

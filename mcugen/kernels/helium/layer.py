@@ -114,9 +114,9 @@ class RequantizationTable:
     """
 
     spec: ConvSpec
-    """The layer."""
+    """The layer whose accumulators the table requantizes."""
     block: int = CHANNELS_PER_BLOCK
-    """Number of output channels of a block."""
+    """Number of output channels whose constants form one block of the table."""
     order: Sequence[int] | None = None
     """Order of the channels within a block; None for the natural order."""
     groups: int = 1
@@ -195,7 +195,7 @@ class RequantizationTable:
 
 
 class StackFrame(Params):
-    """Parameters that assembly copies to the stack as one block.
+    """Kernel parameters that assembly copies to the stack as one block.
 
     They are the first members of the parameter struct; assembly reads them by position, in this order.
     """
@@ -204,7 +204,7 @@ class StackFrame(Params):
 
 
 class RequantizationParams(Params):
-    """Parameters of the requantization of accumulators to int8 or int16."""
+    """Kernel parameters of the requantization of accumulators to int8 or int16."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     low: Annotated[Trained, "lowest quantized value of y"]
@@ -236,13 +236,13 @@ class GemmFrame(StackFrame):
 
 
 class Padding(Params):
-    """Parameter with the value of the padding before and after rows of x."""
+    """Kernel parameter with the value of the padding before and after rows of x."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 class NineBits(Params):
-    """Parameter of nine-bit weights, stored as int8 values and an offset per channel."""
+    """Kernel parameter of nine-bit weights, stored as int8 values and an offset per channel."""
 
     products_per_sum: Annotated[int, "products of a sum"]
 
@@ -253,7 +253,7 @@ class NineBits(Params):
 
 
 class StripRows(Params):
-    """Sizes of the strip: a buffer of padded rows under one row of y."""
+    """Kernel parameters with the sizes of the strip: a buffer of padded rows under one row of y."""
 
     strip_rows: Annotated[int, "rows of the strip of padded rows"]
     strip_row_stride: Annotated[int, "bytes from row to row of the strip"]

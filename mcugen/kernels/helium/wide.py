@@ -31,7 +31,7 @@ def has_int16_results(spec: ConvSpec) -> bool:
 
 
 class WideCodes(Params):
-    """Parameters of the requantization of accumulators to int16 values."""
+    """Kernel parameters of the requantization of accumulators to int16 values."""
 
     upper_word_offset: Annotated[Trained, "added to the upper word of a product: zero point of y, and rounding"]
     right_shift: Annotated[Trained, "right shift after the addition"]
@@ -48,7 +48,7 @@ class WideCodes(Params):
 
 
 class WideWindow(Params):
-    """Parameters of the window of an output pixel, and of the number of pixels."""
+    """Kernel parameters of the window of an output pixel, and of the number of pixels."""
 
     depth: Annotated[int, "products of a sum"]
     vectors_per_sum: Annotated[int, "vectors of eight products of a sum; the last one may be partial"]

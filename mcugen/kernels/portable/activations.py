@@ -36,7 +36,7 @@ class RowsOfInt8:
     rows: int
     """Rows of x0; 1 if both tensors have the same shape."""
     columns: int
-    """Elements of a row."""
+    """Number of elements of a row."""
 
     @staticmethod
     def of(sig: Signature) -> RowsOfInt8 | None:
@@ -133,14 +133,14 @@ class CurveSpec:
     y: TensorType
     """Type of the output."""
     is_constant: bool
-    """Whether the table is a constant."""
+    """Whether the lookup table is a constant of the program."""
 
 
 # ----------------------------------------------------------------------------------- sums of int8 tensors
 
 
 class SumParams(Params):
-    """Parameters of y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), with m below 2^23 and sums below 2^31."""
+    """Kernel parameters of y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), with m below 2^23 and sums below 2^31."""
 
     count: Annotated[int, "elements; of a row, if x1 is a single row"]
     rows: Annotated[int | None, "rows of x0, if x1 is a single row that is added to each"] = None
@@ -221,7 +221,7 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
 
 
 class SaturatingSumParams(Params):
-    """Size of a saturating sum, y = saturate(x0 + x1)."""
+    """Kernel parameters with the size of a saturating sum, y = saturate(x0 + x1)."""
 
     count: Annotated[int, "elements"]
 
@@ -281,7 +281,7 @@ def emit_saturating_sum(node: Node, builder: Builder, sum_of: WeightedSum) -> bo
 
 
 class ProductParams(Params):
-    """Parameters of y = saturate(zero_y + (x0 - zero0) · (x1 - zero1) · multiplier / 2^32), rounded half up."""
+    """Kernel parameters of y = saturate(zero_y + (x0 - zero0) · (x1 - zero1) · multiplier / 2^32), rounded half up."""
 
     rows: Annotated[int, "rows of x0"]
     columns: Annotated[int, "elements of a row, and of x1"]
@@ -348,7 +348,7 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
 
 
 class PReluParams(Params):
-    """Parameters of PRelu: y = saturate((d * (slope if d < 0 else factor) + start) >> bits) for d = x - zero."""
+    """Kernel parameters of PRelu: y = saturate((d * (slope if d < 0 else factor) + start) >> bits) for d = x - zero."""
 
     pixels: Annotated[int, "pixels"]
     channels: Annotated[int, "adjacent channels of a pixel"]

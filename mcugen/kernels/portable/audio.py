@@ -12,7 +12,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 class DftParams(Params):
-    """Sizes of a signal's frames, and of the split of a frame's transform."""
+    """Kernel parameters with the sizes of a signal's frames, and of the split of a frame's transform."""
 
     batch: Annotated[int, "signals"]
     frames: Annotated[int, "frames of a signal"]
@@ -49,4 +49,4 @@ DFT = Kernel(
     params=(DftParams,),
     options=(DftOptions,),
 )
-"""Kernel of DFT and STFT."""
+"""Kernel that computes the ONNX operators DFT and STFT."""

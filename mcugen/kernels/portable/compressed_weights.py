@@ -115,7 +115,7 @@ def is_compressible(spec: ConvSpec) -> bool:
 
 
 class CodedRow(Params):
-    """Sizes of a layer with one row of outputs, and the parameter of the Rice code."""
+    """Kernel parameters with the sizes of a layer with one row of outputs, and the parameter of the Rice code."""
 
     depth: Annotated[int, "elements of x"]
     out_channels: Annotated[int, "elements of y"]
@@ -172,7 +172,7 @@ COMPRESSED_DENSE: tuple[Kernel, ...] = (
 
 
 class CodedWeights(Params):
-    """Sizes of a constant in rows of equal length, and the parameter of its Rice code."""
+    """Kernel parameters with the sizes of a constant in rows of equal length, and the parameter of its Rice code."""
 
     rows: Annotated[int, "rows of y"]
     words_before: Annotated[int | None, "words of a row before the compressed ones"] = None
@@ -223,7 +223,7 @@ class CompressedConstant:
     """A constant that is compressed by a Rice code."""
 
     coded: Array
-    """The encoded part, uint8."""
+    """The Rice-encoded part of the constant, uint8."""
     plain: Array | None
     """Words at both ends of each row that are not encoded, int32 [rows, words]; None if all is encoded."""
     params: CodedWeights

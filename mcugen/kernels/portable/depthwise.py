@@ -48,9 +48,9 @@ class ConvAxis:
     """One spatial axis of a convolution."""
 
     size: int
-    """Number of positions of the input."""
+    """Size of the input along the axis, in positions (rows or pixels)."""
     out: int
-    """Number of positions of the output."""
+    """Size of the output along the axis, in positions."""
     pad: int
     """Number of positions of padding before the input."""
     step: int
@@ -58,9 +58,9 @@ class ConvAxis:
     out_step: int
     """Elements from position to position of the output."""
     taps: int
-    """Number of taps of the window."""
+    """Number of taps of the window along the axis."""
     stride: int
-    """Positions from window to window."""
+    """Stride of the window along the axis, in positions."""
     dilation: int
     """Positions from tap to tap; 1 means adjacent."""
 
@@ -75,9 +75,9 @@ class Strips:
     """A tiling of a depthwise convolution into strips: a few lines (rows or columns) with all their points (pixels)."""
 
     lines: ConvAxis
-    """Axis across the strips."""
+    """Spatial axis along which successive strips follow each other."""
     points: ConvAxis
-    """Axis along a strip."""
+    """Spatial axis that each strip covers as a whole."""
     columns: bool
     """Whether lines are columns of the image, so that points run along its height."""
 
@@ -218,7 +218,7 @@ def _is_short(spec: ConvSpec) -> bool:
 
 
 def high_word_offset(spec: ConvSpec, lowest: int = 0) -> int:
-    """Return the offset that is added to the high word of a product before the high word is shifted right.
+    """Return the offset that a kernel adds to the high word of a 64-bit product, before it shifts the sum right.
 
     This is the zero point, scaled for the right shift, plus one half unless there is no shift.
 
@@ -257,7 +257,7 @@ def has_int8_results(spec: ConvSpec) -> bool:
 
 
 class StripWalk(Params):
-    """Parameters of a tiling into strips.
+    """Kernel parameters of a tiling into strips.
 
     Lines are rows of the image and points are the pixels of a row, or the other way round.
     """
@@ -281,7 +281,7 @@ class StripWalk(Params):
 
 
 class UpperWordParams(Params):
-    """Parameters of the requantization from the upper word of a product: offset, then right shift."""
+    """Kernel parameters of the requantization from the upper word of a product: offset, then right shift."""
 
     upper_word_offset: Annotated[
         Trained,
@@ -291,7 +291,7 @@ class UpperWordParams(Params):
 
 
 class OutputZeroPoint(Params):
-    """Parameter with the zero point of the output."""
+    """Kernel parameter with the zero point of the output."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
 
@@ -303,7 +303,7 @@ class InputOutputZeros(OutputZeroPoint):
 
 
 class StrideOptions(Options):
-    """Template options of 3×3 windows."""
+    """Template options of kernels for 3×3 windows: stride, and clamp of results."""
 
     stride: Annotated[int, "pixels from window to window: 1 or 2"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -348,7 +348,7 @@ class TapOptions(Options):
 
 
 class HighLimit(Params):
-    """Parameter with the upper limit of float results; the lower limit is a template option."""
+    """Kernel parameter with the upper limit of float results; the lower limit is a template option."""
 
     high: Annotated[float | None, "highest result, if there is an upper limit"] = None
 

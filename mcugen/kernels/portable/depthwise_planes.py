@@ -136,7 +136,7 @@ def choose_plane_strips(shape: ConvShape, has_few_registers: bool) -> PlaneStrip
 
 
 class PlaneWindow(Params):
-    """Parameters of the strip and of the windows on it."""
+    """Kernel parameters of the strip and of the windows on it."""
 
     strip_line_stride: Annotated[int, "elements from line to line of the strip"]
     strip_lines: Annotated[int, "lines of the strip"]
@@ -247,7 +247,7 @@ def plane_variant(spec: ConvSpec) -> str:
 
 
 class LineWalk(Params):
-    """Parameters of a convolution along rows of pixels, with `dilation` pixels from tap to tap."""
+    """Kernel parameters of a convolution along rows of pixels, with `dilation` pixels from tap to tap."""
 
     rows: Annotated[int, "rows of x and y, of all images"]
     channels: Annotated[int, "channels"]

@@ -22,7 +22,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 class ChannelGroups(Params):
-    """Parameters with the number of images, and the sizes of groups of channels."""
+    """Kernel parameters with the number of images, and the sizes of groups of channels."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels"]
@@ -31,7 +31,7 @@ class ChannelGroups(Params):
 
 
 class RealLimits(Params):
-    """Parameters with the limits that float results are clamped to."""
+    """Kernel parameters with the limits that float results are clamped to."""
 
     low: Annotated[Real, "lowest result"]
     high: Annotated[Real, "highest result"]
@@ -47,7 +47,7 @@ class RealLimits(Params):
 
 
 class ZeroStep(Params):
-    """Parameter with the stride of the weights' zero points, which are an operand."""
+    """Kernel parameter with the stride of the weights' zero points, which are an operand."""
 
     w_zero_point_stride: Annotated[
         int, "elements from zero point to zero point of a channel; 0 if all channels have the same"
@@ -55,14 +55,14 @@ class ZeroStep(Params):
 
 
 class FilterPlanes(Params):
-    """Parameters with the sizes of an input channel and of its filter."""
+    """Kernel parameters with the sizes of an input channel and of its filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
     filter_taps: Annotated[int, "weights of a filter for one input channel"]
 
 
 class FilterStrides(ByAxis):
-    """Parameters with the strides of filters, one for each axis."""
+    """Kernel parameters with the strides of filters, one for each axis."""
 
     w_stride: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
 
@@ -105,7 +105,7 @@ class Arithmetic:
     """The number format of a direct convolution: types of its sums, and how sums become results."""
 
     acc: str
-    """C type of sums."""
+    """C type of the sums of products."""
     params: RealLimits | CodeStore | ZeroStep | None = None
     """Kernel parameters of clamped floats, of requantization, or of plain integers; None for unclamped floats."""
     shift: int = 0
@@ -227,7 +227,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
 
 
 class SpreadPlanes(Params):
-    """Parameters with the sizes of a channel of input, output and filter."""
+    """Kernel parameters with the sizes of a channel of input, output and filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
     y_plane_size: Annotated[int, "elements of a channel of y"]

@@ -15,14 +15,14 @@ _COUNT = writes("count", "entries that were found", DType.INT32)
 
 
 class NonZeroParams(Params):
-    """Parameter with the shape of the input."""
+    """Kernel parameter with the shape of the input."""
 
     total: Annotated[int, "elements of x"]
     d: Annotated[Mapping[str, int], "elements along this axis"]
 
 
 class NonZeroOptions(Options):
-    """Template options of the coordinates of a position."""
+    """Template options of NonZero: number of axes, and type of x."""
 
     rank: Annotated[int, "axes"]
     x_t: Annotated[str, "C type of the input"]
@@ -37,7 +37,7 @@ NONZERO = Kernel(
     params=(NonZeroParams,),
     options=(NonZeroOptions,),
 )
-"""Kernel of NonZero."""
+"""Kernel that computes the ONNX operator NonZero."""
 
 
 class CompressParams(Params):
@@ -62,7 +62,7 @@ COMPRESS = Kernel(
     ),
     params=(CompressParams,),
 )
-"""Kernel of Compress."""
+"""Kernel that computes the ONNX operator Compress."""
 
 
 class UniqueOptions(Options):
@@ -90,11 +90,11 @@ UNIQUE = Kernel(
     params=(AxisWalk,),
     options=(UniqueOptions,),
 )
-"""Kernel of Unique."""
+"""Kernel that computes the ONNX operator Unique."""
 
 
 class SuppressionParams(Params):
-    """Parameters with the numbers of boxes and classes."""
+    """Kernel parameters with the numbers of boxes and classes."""
 
     batch: Annotated[int, "images"]
     classes: Annotated[int, "classes, each with a score for every box"]
@@ -135,4 +135,4 @@ NONMAXSUPPRESSION = Kernel(
     params=(SuppressionParams,),
     options=(SuppressionOptions,),
 )
-"""Kernel of NonMaxSuppression."""
+"""Kernel that computes the ONNX operator NonMaxSuppression."""

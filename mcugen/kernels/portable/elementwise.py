@@ -95,9 +95,9 @@ class LoadedParameter:
     """A local C variable that holds the kernel parameter of the same name."""
 
     name: str
-    """Name of variable and parameter."""
+    """Name of the local variable and of the kernel parameter."""
     ctype: str
-    """C type."""
+    """C type of the local variable."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Load:
     ctype: str
     """C type of the input's elements."""
     value_ctype: str
-    """C type of the variable."""
+    """C type of the variable that holds an element."""
     moves: bool
     """Whether each iteration of the innermost loop reads another element; else all iterations read the same one."""
     axes: tuple[int, ...]
@@ -125,7 +125,7 @@ class Load:
 
 
 class LoopParams(Params):
-    """Parameters of the loops and the formula."""
+    """Kernel parameters of the loops and the formula."""
 
     d: Annotated[Mapping[str, int], "trip count of this loop"]
     x: Annotated[Mapping[str, int], "stride of this input in this loop, in elements"]
@@ -176,7 +176,7 @@ class Loop:
     tables: frozenset[int]
     """Numbers of the inputs that are lookup tables, which every iteration may read as a whole."""
     scalar: Scalars
-    """Constants of the expressions."""
+    """Collector of the constants in the expressions, which become kernel parameters."""
     plain: Sequence[TypedExpression]
     """Type and expression of each step, over the variables v0, v1, … (t1 if input 1 is a table)."""
     helium: Sequence[TypedExpression] | None

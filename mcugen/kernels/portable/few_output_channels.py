@@ -41,9 +41,9 @@ class Phase:
     left: int
     """First pixel of a window, relative to the pixel of x that corresponds to the step."""
     weights: Array
-    """Weights, [rows, columns, channels of x]."""
+    """Weights of the phase, [rows, columns, channels of x]."""
     channel: int
-    """Index of the output channel."""
+    """Index of the output channel that the phase computes."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class WindowPlan:
     """
 
     spec: ConvSpec
-    """The layer."""
+    """The layer that is planned."""
     phases: tuple[Phase, ...]
     """Phases, by row and column modulo the strides of y, and by channel."""
     places: tuple[int, int]
     """Rows and pixels of y that a step covers: the strides of a transposed convolution, else (1, 1)."""
     step: tuple[int, int]
-    """Rows and pixels of x from step to step."""
+    """Distances in x between successive steps: rows, and pixels."""
     dilation: int
-    """Rows of x from row to row of a window."""
+    """Distance in rows of x between adjacent rows of a window."""
     is_dsp: bool
     """Whether the plan is for the kernel for the DSP extension."""
 
@@ -239,7 +239,7 @@ def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 class SingleRows(Params):
-    """Parameters of the windows over x, and of where rows are read."""
+    """Kernel parameters of the windows over x, and of where rows are read."""
 
     batch: Annotated[int, "images"]
     in_height: Annotated[int, "rows of x"]

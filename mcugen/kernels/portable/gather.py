@@ -11,7 +11,7 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
 
 
 class GatherParams(Params):
-    """Parameters with the number of blocks of x, and of indices for each block."""
+    """Kernel parameters with the number of blocks of x, and of indices for each block."""
 
     outer_size: Annotated[int, "blocks of x"]
     num_indices: Annotated[int, "indices of a block"]
@@ -19,14 +19,14 @@ class GatherParams(Params):
 
 
 class IndexedAxes(ByAxis):
-    """Parameters of the axes along which an index selects, one set for each axis."""
+    """Kernel parameters of the axes along which an index selects, one set for each axis."""
 
     stride: Annotated[Mapping[str, int], "elements from entry to entry of this axis"]
     depth: Annotated[Mapping[str, int], "entries of this axis"]
 
 
 class GatherRun(Params):
-    """Parameter with the size of the contiguous run that an index selects."""
+    """Kernel parameter with the size of the contiguous run that an index selects."""
 
     run_size: Annotated[int | None, "elements that an index selects, if more than one"] = None
 
@@ -49,11 +49,11 @@ GATHER = Kernel(
     params=(GatherParams, IndexedAxes, GatherRun),
     options=(GatherOptions,),
 )
-"""Kernel of Gather and GatherND."""
+"""Kernel that computes the ONNX operators Gather and GatherND."""
 
 
 class IndexCount(Params):
-    """Parameter with the number of indices."""
+    """Kernel parameter with the number of indices."""
 
     num_indices: Annotated[int, "entries of the indices along the axis"]
 
@@ -64,7 +64,7 @@ GATHER_ELEMENTS = Kernel(
     operands=(reads("x", "tensor to read from"), reads("index", "indices"), writes("y", "output")),
     params=(AxisWalk, IndexCount),
 )
-"""Kernel of GatherElements."""
+"""Kernel that computes the ONNX operator GatherElements."""
 
 
 class ReverseParams(Params):
@@ -83,17 +83,17 @@ REVERSE_SEQUENCE = Kernel(
     operands=(reads("x", "input"), reads("length", "reversed length of each sequence"), writes("y", "output")),
     params=(ReverseParams,),
 )
-"""Kernel of ReverseSequence."""
+"""Kernel that computes the ONNX operator ReverseSequence."""
 
 
 class SliceCount(Params):
-    """Parameter with the number of axes that are sliced at run time."""
+    """Kernel parameter with the number of axes that are sliced at run time."""
 
     count: Annotated[int, "axes whose starts and steps are given"]
 
 
 class SlicedAxes(ByAxis):
-    """Parameters of each axis of a slice."""
+    """Kernel parameters of each axis of a slice."""
 
     size: Annotated[Mapping[str, int], "entries of this axis of x"]
     stride: Annotated[Mapping[str, int], "elements of x from entry to entry"]
@@ -101,7 +101,7 @@ class SlicedAxes(ByAxis):
 
 
 class SliceOptions(Options):
-    """Template option of a slice."""
+    """Template option of a slice at run-time positions: the number of axes."""
 
     rank: Annotated[int, "axes"]
 

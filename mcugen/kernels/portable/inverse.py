@@ -12,14 +12,14 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 class InverseParams(Params):
-    """Sizes of square matrices."""
+    """Kernel parameters with the sizes of square matrices."""
 
     batch: Annotated[int, "matrices"]
     n: Annotated[int, "rows of a matrix, and elements of a row"]
 
 
 class InverseOptions(Options):
-    """Template option of the element type."""
+    """Template option of matrix inversion: the element type."""
 
     t: Annotated[str, "C type of the elements"]
 
@@ -37,4 +37,4 @@ INVERSE = Kernel(
     example="""<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
     inverse (float[2, 3, 3] x) => (float[2, 3, 3] y) { y = com.microsoft.Inverse (x) }""",
 )
-"""Kernel of Inverse."""
+"""Kernel that computes the ONNX operator Inverse."""

@@ -35,7 +35,7 @@ DESCEND = Kernel(
 
 
 class CodedStep(Params):
-    """Parameter of a gradient step in integers: the zero point of the quantized inputs."""
+    """Kernel parameter of a gradient step in integers: the zero point of the quantized inputs."""
 
     b_zero_point: Annotated[int, "zero point of b"]
 

@@ -40,7 +40,7 @@ _CODES = (DType.INT8, DType.INT16)
 
 
 class Matrices(Params):
-    """Parameters with the number and the sizes of the matrix products of a batch."""
+    """Kernel parameters with the number and the sizes of the matrix products of a batch."""
 
     batch: Annotated[int, "matrix products"]
     rows: Annotated[int, "rows of a and y"]
@@ -49,7 +49,7 @@ class Matrices(Params):
 
 
 class Factor(Params):
-    """Parameter with the factor that every sum is multiplied by."""
+    """Kernel parameter with the factor that every sum is multiplied by."""
 
     factor: Annotated[Real | None, "factor of each sum, if it is not 1"] = None
 
@@ -97,7 +97,7 @@ class ProductOptions(Options):
 
 
 class ColumnStrips(Params):
-    """Parameters of strips: packed columns of b to which the rows of a are applied."""
+    """Kernel parameters of strips: packed columns of b to which the rows of a are applied."""
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
@@ -182,7 +182,7 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
 
 
 class PlainStrips(Params):
-    """Parameters of strips whose packed columns have 8-bit elements."""
+    """Kernel parameters of strips whose packed columns have 8-bit elements."""
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
@@ -473,14 +473,14 @@ MATMUL: tuple[Kernel, ...] = (
 
 
 class DetParams(Params):
-    """Sizes of square matrices."""
+    """Kernel parameters with the sizes of square matrices."""
 
     batch: Annotated[int, "matrices"]
     n: Annotated[int, "rows of a matrix, and elements of a row"]
 
 
 class DetOptions(Options):
-    """Template option of the element type."""
+    """Template option of determinants: the element type."""
 
     t: Annotated[str, "C type of the elements"]
 

@@ -23,7 +23,7 @@ classifier (float[2, 2] x) => (int64[2] label, float[2, 3] scores) {
 
 
 class RbfParams(Params):
-    """Numbers of rows and support vectors, and the factor of the exponent."""
+    """Kernel parameters with the numbers of rows and support vectors, and the factor of the exponent."""
 
     rows: Annotated[int, "rows of x"]
     vectors: Annotated[int, "support vectors"]
@@ -46,7 +46,7 @@ RBF = Kernel(
 
 
 class DuelsParams(Params):
-    """Parameters of pairwise decisions: the numbers of rows, classes and support vectors."""
+    """Kernel parameters of pairwise decisions: the numbers of rows, classes and support vectors."""
 
     rows: Annotated[int, "rows of k"]
     classes: Annotated[int, "classes"]
@@ -70,7 +70,7 @@ SVM_DUELS = Kernel(
 
 
 class ClassPairs(Params):
-    """Sizes of the scores of pairs of classes."""
+    """Kernel parameters with the sizes of the scores of pairs of classes."""
 
     rows: Annotated[int, "rows of x"]
     classes: Annotated[int, "classes"]
@@ -88,7 +88,7 @@ SVM_WINNER = Kernel(
 
 
 class Iteration(Params):
-    """Parameters that end an iterative solution: number of iterations, and tolerance."""
+    """Kernel parameters that end an iterative solution: number of iterations, and tolerance."""
 
     max_iterations: Annotated[int, "largest number of iterations"]
     tolerance: Annotated[float, "distance from the optimum at which the iteration ends"]
@@ -114,7 +114,7 @@ SVM_COUPLING = Kernel(
 
 
 class TranslateParams(Params):
-    """Sizes of the table, and the values of elements that are not keys."""
+    """Kernel parameters with the sizes of the table, and the values of elements that are not keys."""
 
     count: Annotated[int, "elements"]
     num_keys: Annotated[int, "keys"]
@@ -150,4 +150,4 @@ TRANSLATE = Kernel(
         > (key)
     }""",
 )
-"""Kernel of LabelEncoder."""
+"""Kernel that computes the ONNX operator LabelEncoder."""

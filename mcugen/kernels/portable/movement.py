@@ -32,9 +32,9 @@ class CopySide:
     """Strides and offset of one side of a copy: its source, or its target."""
 
     strides: Sequence[int]
-    """Stride of each axis, in elements."""
+    """Stride of each axis of the copy, in elements."""
     offset: int = 0
-    """Index of the first element."""
+    """Index of the first element that is copied."""
 
     @staticmethod
     def dense(shape: Shape) -> CopySide:
@@ -132,7 +132,7 @@ def emit_copy(
 
 
 class WholeFillParams(Params):
-    """Number of elements to fill, and their value."""
+    """Kernel parameters with the number of elements to fill, and their value."""
 
     count: Annotated[int, "elements of y"]
     fill_value: Annotated[Real, "value of each element, converted to the type of y"]
@@ -170,7 +170,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
 
 
 class Bytes(Params):
-    """Parameter with the size of x in bytes."""
+    """Kernel parameter with the size of x in bytes."""
 
     x_bytes: Annotated[int, "bytes of x"]
 
@@ -205,7 +205,7 @@ class TransposeSpec:
     y: TensorType
     """Type of the output."""
     perm: Permutation
-    """The axis of x that each axis of y is."""
+    """Order of the axes: entry i is the axis of x that becomes axis i of y."""
     whole: int | None = None
     """Elements from row to row of a single matrix, if the transposition covers only some of its columns; else None."""
 
@@ -251,7 +251,7 @@ def _elements_of_many_planes(spec: TransposeSpec) -> int:
 
 
 class TransposeSizes(Params):
-    """Sizes of the matrices."""
+    """Kernel parameters with the sizes of the matrices."""
 
     batch: Annotated[int, "matrices"]
     columns: Annotated[int, "elements of a row of x"]
@@ -346,7 +346,7 @@ class Planes:
     lines: int
     """Number of runs of adjacent elements that a plane is divided into."""
     width: int
-    """Number of elements of a run."""
+    """Number of elements of one run."""
     inverse: bool
     """Whether pixels become planes; else planes become pixels."""
 
@@ -380,7 +380,7 @@ class Planes:
 
 
 class PlanesParams(Params):
-    """Sizes of images whose planes are transposed."""
+    """Kernel parameters with the sizes of images whose planes are transposed."""
 
     batch: Annotated[int, "images"]
     planes: Annotated[int, "planes of an image, or elements of a pixel"]

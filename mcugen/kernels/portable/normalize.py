@@ -29,9 +29,9 @@ class NormalizeLoops:
     nests: Nests
     """Kernel parameters: sizes and strides of the loops."""
     k: int
-    """Number of loops over rows."""
+    """Number of nested loops over rows."""
     r: int
-    """Number of loops within a row."""
+    """Number of nested loops over the elements of a row."""
     index: Mapping[tuple[str, str], str]
     """C index expressions by operand role and nest: "k" for loops over rows, "r" for loops within a row."""
 
@@ -49,7 +49,7 @@ class NormalizedRows:
     axes: tuple[int, ...]
     """Axes of `shape` that form a row."""
     centered: bool
-    """Whether the mean is subtracted."""
+    """Whether the mean is subtracted (layer norm), or not (RMS norm)."""
     strides: Mapping[str, Sequence[int]]
     """Stride of each axis of `shape`, in elements, by operand role."""
 
@@ -80,7 +80,7 @@ class NormalizedRows:
         return text + (" * scale" if "scale" in self.strides else "") + (" + bias" if "bias" in self.strides else "")
 
     def loops(self) -> NormalizeLoops:
-        """Return the loop nest, with sizes and all strides other than 1."""
+        """Return the loop nest of the normalization: sizes, and strides other than 1, as kernel parameters."""
         kept, reduced = self._walks()
         index: dict[tuple[str, str], str] = {}
 
@@ -117,7 +117,7 @@ _Walk = tuple[int, tuple[int, ...]]
 
 
 class Statistics(Params):
-    """Parameters of mean and variance of float rows."""
+    """Kernel parameters of mean and variance of float rows."""
 
     inverse_row_size: Annotated[Real, "1 / elements of a row"]
     epsilon: Annotated[Real, "added to the variance"]
@@ -199,7 +199,7 @@ def call_normalize(
 
 
 class FixedPoint(Params):
-    """Parameters of normalization in integers (mcugen.numerics.normalize)."""
+    """Kernel parameters of normalization in integers (mcugen.numerics.normalize)."""
 
     row_size: Annotated[int, "elements of a row"]
     x_zero_point: Annotated[Trained, "zero point of x"]

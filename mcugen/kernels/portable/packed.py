@@ -101,11 +101,11 @@ class GroupRequantizer:
     """
 
     multiplier: Array
-    """Multipliers, int64 [N, G]."""
+    """Integer multiplier of each output channel and group, int64 [N, G]."""
     bias: Array
     """Biases at the scale of products, with the zero point and the rounding term, int64 [N]."""
     shift: int
-    """Right shift, in bits."""
+    """Right shift of the scaled and added sums, in bits."""
 
     @staticmethod
     def of(factors: Array, bias: Array, zero_point: int, sums: Array) -> GroupRequantizer:
@@ -132,7 +132,7 @@ class GroupRequantizer:
 
 
 class GroupedRows(Params):
-    """Sizes of a layer with group-quantized weights."""
+    """Kernel parameters with the sizes of a layer with group-quantized weights."""
 
     rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -141,21 +141,21 @@ class GroupedRows(Params):
 
 
 class GroupedReals(Params):
-    """Parameters with the limits of float results."""
+    """Kernel parameters with the limits of float results."""
 
     low: Annotated[float, "lowest result"]
     high: Annotated[float, "highest result"]
 
 
 class GroupedCodes(Params):
-    """Parameters with the limits of quantized results."""
+    """Kernel parameters with the limits of quantized results."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
 
 
 class GroupedZero(Params):
-    """Parameter with the zero point of the quantized input."""
+    """Kernel parameter with the zero point of the quantized input."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
 

@@ -15,7 +15,7 @@ from mcugen.lir.traversal import Traversal, nested_positions
 
 
 class Count(Params):
-    """Parameter with the number of elements of y."""
+    """Kernel parameter with the number of elements of y."""
 
     count: Annotated[int, "elements of y"]
 
@@ -30,7 +30,7 @@ FILL_WITH = Kernel(
 
 
 class ExtendWalk(ByAxis):
-    """Parameters of the loops over y, one set for each axis; adjacent axes without padding are merged."""
+    """Kernel parameters of the loops over y, one set for each axis; adjacent axes without padding are merged."""
 
     count: Annotated[Mapping[str, int], "elements of y along the axis, or of a run"]
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]

@@ -194,7 +194,7 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 
 
 class CountedPadding(Params):
-    """Parameters of padding whose taps count as zeros in a mean."""
+    """Kernel parameters of padding whose taps count as zeros in a mean."""
 
     counted_height: Annotated[
         int | None, "rows from the first row above x whose taps count to the last one below x"
@@ -205,13 +205,13 @@ class CountedPadding(Params):
 
 
 class FloatMean(Params):
-    """Parameter of a mean of floats."""
+    """Kernel parameter of a mean of floats."""
 
     scale: Annotated[float | None, "1 / number of taps, if all windows have the same number"] = None
 
 
 class QuantizedMean(Params):
-    """Parameters that requantize a sum to the quantized mean with one rounding."""
+    """Kernel parameters that requantize a sum to the quantized mean with one rounding."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -349,15 +349,15 @@ class AverageSpec(PoolSpec):
     """An average pool as its kernels see it."""
 
     divisor: str
-    """What sums are divided by: fixed, inside or padded (AverageOptions)."""
+    """How the divisor of a window's sum is found: fixed, inside or padded (see AverageOptions)."""
     requantize: Requantizer | None
     """Requantization of sums to means: one multiplier for each number of taps, or one if fixed; None for floats."""
     counted: CountedPadding = field(default_factory=CountedPadding)
-    """Padding whose taps count in the divisor."""
+    """Padding whose taps count as elements in the divisor of the average."""
     taps: int = 0
     """Number of taps that count in each window, if the divisor is fixed."""
     counts_padding: bool = False
-    """Whether taps in the padding count."""
+    """Whether taps in the padding count as elements in the divisor of the average."""
 
     @property
     def is_fixed(self) -> bool:
@@ -429,7 +429,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
 
 
 class RowSize(Params):
-    """Parameters with the size of the pixels that are added up."""
+    """Kernel parameters with the size of the pixels that are added up."""
 
     pixels: Annotated[int, "pixels of all rows"]
     channels: Annotated[int, "elements of a pixel"]
@@ -445,7 +445,7 @@ ACCUMULATE_ROWS = Kernel(
 
 
 class SumsSize(Params):
-    """Parameters with the number of sums, one per channel, and of the values in each."""
+    """Kernel parameters with the number of sums, one per channel, and of the values in each."""
 
     channels: Annotated[int, "sums, one per channel"]
     pixels_per_sum: Annotated[int, "quantized values that each sum adds up"]
@@ -494,14 +494,14 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
 
 
 class PoolPlanes(Params):
-    """Parameters with the sizes of tensors with channels first."""
+    """Kernel parameters with the sizes of tensors with channels first."""
 
     planes: Annotated[int, "images times channels"]
     x_plane_size: Annotated[int, "elements of a plane of x"]
 
 
 class DirectParams(ByAxis):
-    """Parameters that depend on the pool's function and results; members of an axis end with its number."""
+    """Kernel parameters that depend on the pool's function and results; members of an axis end with its number."""
 
     counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)
     counted_end: Annotated[Mapping[str, int], "index after the last element whose tap counts"] = field(
@@ -544,7 +544,7 @@ POOL_DIRECT = Kernel(
 
 
 class UnpoolParams(Params):
-    """Parameters with the numbers of elements of input and output."""
+    """Kernel parameters with the numbers of elements of input and output."""
 
     count: Annotated[int, "elements of x"]
     y_size: Annotated[int, "elements of y"]
@@ -560,4 +560,4 @@ UNPOOL = Kernel(
     ),
     params=(UnpoolParams,),
 )
-"""Kernel of MaxUnpool."""
+"""Kernel that computes the ONNX operator MaxUnpool."""

@@ -11,7 +11,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 class TriluParams(Params):
-    """Parameters with the number and the sizes of matrices."""
+    """Kernel parameters with the number and the sizes of matrices."""
 
     matrices: Annotated[int, "matrices"]
     rows: Annotated[int, "rows of a matrix"]
@@ -31,11 +31,11 @@ TRILU = Kernel(
     params=(TriluParams,),
     options=(TriluOptions,),
 )
-"""Kernel of Trilu."""
+"""Kernel that computes the ONNX operator Trilu."""
 
 
 class OneHotOptions(Options):
-    """Template options of the comparison of an index."""
+    """Template options of the comparison of an index with a position, for one-hot vectors."""
 
     wide_t: Annotated[str, "C type in which indices are compared"]
     hit: Annotated[str, "C text that compares index v with position d"]
@@ -52,11 +52,11 @@ ONE_HOT = Kernel(
     params=(AxisWalk,),
     options=(OneHotOptions,),
 )
-"""Kernel of OneHot."""
+"""Kernel that computes the ONNX operator OneHot."""
 
 
 class RangeParams(Params):
-    """Parameter with the number of elements."""
+    """Kernel parameter with the number of elements."""
 
     count: Annotated[int, "elements of y"]
 
@@ -75,7 +75,7 @@ RANGE = Kernel(
     params=(RangeParams,),
     options=(RangeOptions,),
 )
-"""Kernel of Range."""
+"""Kernel that computes the ONNX operator Range."""
 
 
 class CumulativeOptions(Options):
@@ -96,11 +96,11 @@ CUMULATIVE = Kernel(
     params=(AxisWalk,),
     options=(CumulativeOptions,),
 )
-"""Kernel of CumSum and CumProd."""
+"""Kernel that computes the ONNX operators CumSum and CumProd."""
 
 
 class TopParams(Params):
-    """Parameter with the number of results."""
+    """Kernel parameter with the number of results."""
 
     k: Annotated[int, "elements that are selected"]
 
@@ -124,4 +124,4 @@ TOP_K = Kernel(
     params=(AxisWalk, TopParams),
     options=(TopOptions,),
 )
-"""Kernel of TopK."""
+"""Kernel that computes the ONNX operator TopK."""

@@ -26,9 +26,9 @@ class RecurrentSizes:
     """Sizes of a recurrent layer, and strides of its tensors in elements."""
 
     steps: int
-    """Number of steps of the longest sequence."""
+    """Number of time steps of the longest sequence."""
     batch: int
-    """Number of sequences."""
+    """Number of sequences in a batch."""
     depth: int
     """Number of elements of x at one step of a sequence."""
     hidden: int
@@ -51,13 +51,13 @@ class RecurrentSizes:
 
     @property
     def x_strides(self) -> tuple[int, int]:
-        """Return the strides of X from sequence to sequence and from step to step."""
+        """Return two strides of X in elements: from sequence to sequence, and from step to step."""
         batch, step = (self.steps, 1) if self.batch_first else (1, self.batch)
         return batch * self.depth, step * self.depth
 
     @property
     def y_strides(self) -> tuple[int, int]:
-        """Return the strides of Y from sequence to sequence and from step to step."""
+        """Return two strides of Y in elements: from sequence to sequence, and from step to step."""
         batch, step = (self.steps * self.directions, self.directions)
         if not self.batch_first:
             batch, step = 1, self.directions * self.batch
@@ -65,11 +65,11 @@ class RecurrentSizes:
 
     @property
     def state_stride(self) -> int:
-        """Return the elements of states from sequence to sequence."""
+        """Return the stride of states from sequence to sequence, in elements."""
         return self.hidden * (self.directions if self.batch_first else 1)
 
     def start(self, direction: int) -> int:
-        """Return the index of the first element of a direction in Y and in states."""
+        """Return the index, in Y and in states, of the first element of a direction."""
         return direction * self.hidden * (1 if self.batch_first else self.batch)
 
 
@@ -100,7 +100,7 @@ class Gates:
 
 
 class SequenceParams(Params):
-    """Sizes of sequences, and offsets of a direction in the inputs."""
+    """Kernel parameters with the sizes of sequences, and offsets of a direction in the inputs."""
 
     batch: Annotated[int, "sequences"]
     steps: Annotated[int, "largest number of steps of a sequence"]
@@ -117,13 +117,13 @@ class SequenceParams(Params):
 
 
 class PeepholeParams(Params):
-    """Parameter with the offset of one direction's peephole weights."""
+    """Kernel parameter with the offset of one direction's peephole weights."""
 
     peepholes_offset: Annotated[int | None, "first element of peepholes of this direction"] = None
 
 
 class OutputWalk(Params):
-    """Parameters of one direction's part of y: strides and offset, if the states of all steps are results."""
+    """Kernel parameters of one direction's part of y: strides and offset, if the states of all steps are results."""
 
     y_batch_stride: Annotated[int | None, "elements of y from sequence to sequence"] = None
     y_step_stride: Annotated[int | None, "elements of y from step to step"] = None
@@ -131,14 +131,14 @@ class OutputWalk(Params):
 
 
 class HiddenWalk(Params):
-    """Parameters of one direction's hidden states: offset and stride in the buffer of all states."""
+    """Kernel parameters of one direction's hidden states: offset and stride in the buffer of all states."""
 
     h_offset: Annotated[int, "first element of h_all of this direction"]
     h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 class CellWalk(Params):
-    """Parameters of one direction's cell states: offset and stride in the buffer of all states."""
+    """Kernel parameters of one direction's cell states: offset and stride in the buffer of all states."""
 
     c_offset: Annotated[int, "first element of c_all of this direction"]
     c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if all use one state buffer"]
@@ -253,7 +253,7 @@ class DirectionActivations:
     headers: list[str]
     """C headers that the statements need."""
     params: FunctionParams
-    """Kernel parameters of the functions."""
+    """Kernel parameters of the activation functions."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class RecurrentLayer:
     """A recurrent layer as its kernel sees it."""
 
     kernel: Kernel
-    """The kernel of RNN, GRU or LSTM."""
+    """The kernel of the layer: RNN, GRU or LSTM."""
     sizes: RecurrentSizes
     """Sizes of the sequences and of the hidden state, and strides."""
     gates: Gates
@@ -271,7 +271,7 @@ class RecurrentLayer:
     states: tuple[str, ...]
     """States of the layer: "h", and "c" for an LSTM."""
     x: TensorType
-    """Type of the sequences."""
+    """Type of the input sequences."""
     y: TensorType | None
     """Type of the hidden states of all steps; None if they are not a result."""
     inputs: Mapping[str, Buffer]

@@ -49,7 +49,7 @@ def nests_of(kept: LoopList, reduced: LoopList) -> Nests:
 
 
 class FinishParams(Params):
-    """Parameters that turn an accumulator into an element of y: mean, or requantization."""
+    """Kernel parameters that turn an accumulator into an element of y: mean, or requantization."""
 
     scale: Annotated[Real | None, "1 / elements of a mean of floats"] = None
     mean_size: Annotated[int | None, "elements of a mean of integers"] = None
@@ -105,7 +105,7 @@ ARG = Kernel(
     params=(AxisWalk,),
     options=(ArgOptions,),
 )
-"""Kernel of ArgMax and ArgMin."""
+"""Kernel that computes the ONNX operators ArgMax and ArgMin."""
 
 
 def arg_order(walk: AxisWalk) -> Traversal:

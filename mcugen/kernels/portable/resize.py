@@ -14,13 +14,13 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, w
 
 
 class NearestRun(Params):
-    """Parameter with the size of the contiguous runs behind the last resized axis."""
+    """Kernel parameter with the size of the contiguous runs behind the last resized axis."""
 
     run_size: Annotated[int | None, "elements that are adjacent in x and y"] = None
 
 
 class NearestAxes(ByAxis):
-    """Parameters of the loops over y, one set for each loop."""
+    """Kernel parameters of the loops over y, one set for each loop."""
 
     d: Annotated[Mapping[str, int], "trip count of this loop"]
     s: Annotated[Mapping[str, int], "stride of x in this loop, in elements"]
@@ -30,7 +30,7 @@ class NearestAxes(ByAxis):
 
 
 class NearestOptions(Options):
-    """Template options of the loops."""
+    """Template options of the loops of nearest-neighbour resizing."""
 
     x_t: Annotated[str, "C type of the elements"]
     axes: Annotated[list[str], "operand role of the index table of each loop; empty if the axis keeps its size"]
@@ -55,7 +55,7 @@ RESIZE_NEAREST = Kernel(
 
 
 class LinearWalk(Params):
-    """Parameters with the sizes of x and y as [outer][first][middle][last][inner].
+    """Kernel parameters with the sizes of x and y as [outer][first][middle][last][inner].
 
     The axes first and last are interpolated. With one interpolated axis, the sizes are those of [outer][last][inner].
     """
@@ -83,7 +83,7 @@ class LinearOptions(Options):
 
 
 class Rescaling(Params):
-    """Parameters that requantize the weighted sum of quantized values to y.
+    """Kernel parameters that requantize the weighted sum of quantized values to y.
 
     y = ((sum - x_zero_point) · multiplier / 2^32 + offset) >> shift_more.
     """
@@ -184,7 +184,7 @@ net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
 
 
 class ResampleParams(Params):
-    """Sizes of y and of the table of weights along the resampled axis."""
+    """Kernel parameters with the sizes of y and of the table of weights along the resampled axis."""
 
     out_size: Annotated[int, "entries of y along the axis"]
     taps: Annotated[int, "weights of each entry of y"]
@@ -192,7 +192,7 @@ class ResampleParams(Params):
 
 
 class ResampleOptions(Options):
-    """Template option of the element type."""
+    """Template option of resampling: the element type."""
 
     t: Annotated[str, "C type of the elements"]
 

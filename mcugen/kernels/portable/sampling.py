@@ -20,7 +20,7 @@ class FloatTypeOptions(Options):
 
 
 class GridParams(Params):
-    """Sizes of images and positions."""
+    """Kernel parameters with the sizes of images and positions."""
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
@@ -29,7 +29,7 @@ class GridParams(Params):
 
 
 class PlaneAxes(ByAxis):
-    """Axes of a plane."""
+    """Kernel parameters of the axes of a plane, one set for each axis."""
 
     in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
@@ -56,11 +56,11 @@ GRID_SAMPLE = Kernel(
     params=(GridParams, PlaneAxes),
     options=(GridOptions,),
 )
-"""Kernel of GridSample."""
+"""Kernel that computes the ONNX operator GridSample."""
 
 
 class DeformParams(Params):
-    """Sizes of a convolution whose taps are moved."""
+    """Kernel parameters with the sizes of a convolution whose taps are moved."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels, each with its own filters"]
@@ -73,7 +73,7 @@ class DeformParams(Params):
 
 
 class DeformWindow(ByAxis):
-    """Sizes of the window by axis."""
+    """Kernel parameters with the sizes of the window by axis."""
 
     in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
     out_size: Annotated[Mapping[str, int], "elements of y along the axis"]
@@ -105,11 +105,11 @@ DEFORM_CONV = Kernel(
     params=(DeformParams, DeformWindow),
     options=(DeformOptions,),
 )
-"""Kernel of DeformConv."""
+"""Kernel that computes the ONNX operator DeformConv."""
 
 
 class RegionParams(Params):
-    """Sizes of images, and of regions in bins."""
+    """Kernel parameters with the sizes of images, and of regions in bins."""
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
@@ -121,13 +121,13 @@ class RegionParams(Params):
 
 
 class RegionScale(Params):
-    """Scale from a region's coordinates to elements."""
+    """Kernel parameter with the scale from a region's coordinates to elements."""
 
     scale: Annotated[Real, "elements of a plane per unit of a region's coordinates"]
 
 
 class BinSamples(Params):
-    """Numbers of samples of a bin."""
+    """Kernel parameters with the numbers of samples of a bin."""
 
     samples: Annotated[int, "samples of a bin along an axis; 0: as many as the bin has elements"]
     max_samples: Annotated[int, "largest number of samples along an axis"]
@@ -152,7 +152,7 @@ ROI_ALIGN = Kernel(
     params=(RegionParams, BinSamples, RegionScale),
     options=(AlignOptions,),
 )
-"""Kernel of RoiAlign."""
+"""Kernel that computes the ONNX operator RoiAlign."""
 
 MAX_ROI_POOL = Kernel(
     "max_roi_pool",
@@ -169,4 +169,4 @@ MAX_ROI_POOL = Kernel(
         y = MaxRoiPool <pooled_shape = [2, 3], spatial_scale = 1.5> (x, rois)
     }""",
 )
-"""Kernel of MaxRoiPool."""
+"""Kernel that computes the ONNX operator MaxRoiPool."""

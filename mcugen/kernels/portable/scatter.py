@@ -27,7 +27,7 @@ class Reduced(Options):
 
 
 class ScatterElementsParams(Params):
-    """Sizes of the tensor, and of the axis that indices refer to."""
+    """Kernel parameters with the sizes of the tensor, and of the axis that indices refer to."""
 
     x_size: Annotated[int, "elements of x"]
     axis_size: Annotated[int, "entries of the axis"]
@@ -35,14 +35,14 @@ class ScatterElementsParams(Params):
 
 
 class ScatteredAxes(ByAxis):
-    """Parameters of the loops over the indices, one set for each loop."""
+    """Kernel parameters of the loops over the indices, one set for each loop."""
 
     d: Annotated[Mapping[str, int], "trip count of this loop"]
     y_s: Annotated[Mapping[str, int], "stride of y in this loop, in elements; 0 along the axis that indices refer to"]
 
 
 class ScatterElementsOptions(Reduced):
-    """Template option of single elements."""
+    """Template options of a scatter of single elements."""
 
     rank: Annotated[int, "loops"]
 
@@ -54,11 +54,11 @@ SCATTER_ELEMENTS = Kernel(
     params=(ScatterElementsParams, ScatteredAxes),
     options=(ScatterElementsOptions,),
 )
-"""Kernel of ScatterElements."""
+"""Kernel that computes the ONNX operator ScatterElements."""
 
 
 class ScatterParams(Params):
-    """Sizes of the tensor and the updates."""
+    """Kernel parameters with the sizes of the tensor and the updates."""
 
     x_size: Annotated[int, "elements of x"]
     num_updates: Annotated[int, "updates"]
@@ -66,7 +66,7 @@ class ScatterParams(Params):
 
 
 class PlacedAxes(ByAxis):
-    """Parameters of the axes along which an index selects, one set for each axis."""
+    """Kernel parameters of the axes along which an index selects, one set for each axis."""
 
     depth: Annotated[Mapping[str, int], "entries of this axis"]
     stride: Annotated[Mapping[str, int], "elements from entry to entry"]
@@ -85,11 +85,11 @@ SCATTER_ND = Kernel(
     params=(ScatterParams, PlacedAxes),
     options=(ScatterOptions,),
 )
-"""Kernel of ScatterND."""
+"""Kernel that computes the ONNX operator ScatterND."""
 
 
 class TensorScatterParams(Params):
-    """Sizes of the tensor, and of the part of its axis that is written."""
+    """Kernel parameters with the sizes of the tensor, and of the part of its axis that is written."""
 
     x_size: Annotated[int, "elements of x"]
     batch: Annotated[int, "samples"]
@@ -100,7 +100,7 @@ class TensorScatterParams(Params):
 
 
 class TensorScatterOptions(Options):
-    """Template option of TensorScatter."""
+    """Template option of the kernel of TensorScatter."""
 
     circular: Annotated[bool, "whether updates continue at the beginning of the axis after its end"]
 
@@ -112,4 +112,4 @@ TENSOR_SCATTER = Kernel(
     params=(TensorScatterParams,),
     options=(TensorScatterOptions,),
 )
-"""Kernel of TensorScatter."""
+"""Kernel that computes the ONNX operator TensorScatter."""

@@ -48,13 +48,16 @@ class SoftmaxSpec:
 
 
 class Mask(Params):
-    """Parameter of a softmax with a mask that hides elements: the number of rows of the mask."""
+    """Kernel parameter of a softmax with a mask that hides elements: the number of rows of the mask."""
 
     mask_rows: Annotated[int | None, "rows of the mask, which is repeated along the outer axes"] = None
 
 
 class Probabilities(Params):
-    """Parameters that turn exponentials e into quantized values: (e · (numerator · 2^bits / sum) + offset) >> shift."""
+    """Kernel parameters that turn exponentials e into quantized probabilities.
+
+    q = (e · (numerator · 2^bits / sum) + offset) >> shift.
+    """
 
     numerator: Annotated[Trained, "1 / scale of y, with shift - exponential_bits fraction bits"]
     exponential_bits: Annotated[Trained, "fraction bits of an exponential"]
@@ -71,7 +74,7 @@ class Probabilities(Params):
 
 
 class Logarithms(Params):
-    """Parameters that turn x - max and the logarithm of the sum of exponentials into quantized values."""
+    """Kernel parameters that turn x - max and the logarithm of the sum of exponentials into quantized values."""
 
     multiplier: Annotated[Trained, "scale of x / scale of y, with `shift` fraction bits"]
     log2_one: Annotated[Trained, "log2 of the unit of an exponential, with 20 fraction bits"]
@@ -94,7 +97,7 @@ class Logarithms(Params):
 
 
 class MaskOptions(Options):
-    """Template option of a softmax."""
+    """Template option of a softmax: whether a mask hides elements."""
 
     masked: Annotated[bool, "whether a mask hides elements"]
 

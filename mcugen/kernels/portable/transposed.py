@@ -170,7 +170,7 @@ class PhaseSpec(ConvSpec):
 
 @dataclass(frozen=True, eq=False)
 class TransposedSpec(ConvSpec):
-    """A transposed convolution, channels last."""
+    """A transposed convolution as its kernels see it, channels last."""
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> TransposedSpec:
@@ -298,7 +298,7 @@ def contributing_taps(shape: ConvShape, axis: str, place: int) -> list[tuple[int
 
 
 class PhaseRows(Params):
-    """Parameters of the rows of x and y."""
+    """Kernel parameters of a phase: the sizes of x and y, and the numbers of phases and windows."""
 
     images: Annotated[int, "images of x and y"]
     x_height: Annotated[int, "rows of an image of x"]
@@ -311,7 +311,7 @@ class PhaseRows(Params):
 
 
 class PhasePatches(Params):
-    """Parameters of the im2col step."""
+    """Kernel parameters of a phase's im2col step, which gathers windows of x."""
 
     first_pixel: Annotated[int, "pixel of x at which the first window begins"]
     window_pixels: Annotated[int, "pixels of a row of a window"]

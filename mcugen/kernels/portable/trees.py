@@ -20,7 +20,7 @@ Line = tuple[str | Param, ...]
 
 
 class ForestParams(Params):
-    """Sizes of input and output, and numbers of the aggregation."""
+    """Kernel parameters with the sizes of input and output, and numbers of the aggregation."""
 
     rows: Annotated[int, "rows of x"]
     features: Annotated[int, "elements of a row"]
@@ -42,7 +42,7 @@ class ForestOptions(Options):
 
 
 class TableParams(Params):
-    """Sizes of the tables."""
+    """Kernel parameters with the sizes of the tables."""
 
     num_nodes: Annotated[int, "inner nodes; greater numbers are leaves"]
     num_trees: Annotated[int, "trees"]
@@ -112,14 +112,14 @@ TREES_TABLE = Kernel(
 
 @dataclass(frozen=True)
 class TreeText:
-    """The C function of one decision tree."""
+    """The C text of the function that evaluates one decision tree."""
 
     lines: Sequence[Line]
     """Lines of the function's body."""
     reads: bool
-    """Whether the body reads x."""
+    """Whether the function's body reads the features x."""
     writes: bool
-    """Whether the body writes y."""
+    """Whether the function's body writes the scores y."""
 
     @staticmethod
     def of(lines: Sequence[Line]) -> TreeText:
@@ -132,7 +132,7 @@ def _mentions(lines: Sequence[Line], text: str) -> bool:
 
 
 class TreeCodeOptions(ForestOptions):
-    """Template option of the functions."""
+    """Template option with the C functions of the trees."""
 
     trees: Annotated[list[TreeText], "the body of each tree's function"]
 

@@ -61,7 +61,7 @@ def is_single_pixel(spec: ConvSpec) -> bool:
 
 
 class DenseSizes(Params):
-    """Sizes of a fully connected layer."""
+    """Kernel parameters with the sizes of a fully connected layer."""
 
     rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -69,7 +69,7 @@ class DenseSizes(Params):
 
     @staticmethod
     def of(spec: WeightedSpec) -> DenseSizes:
-        """Return the sizes of a fully connected layer."""
+        """Return the kernel parameters with the sizes of a fully connected layer."""
         return DenseSizes(rows=spec.y.count // spec.channels, depth=spec.depth, out_channels=spec.channels)
 
 
@@ -80,7 +80,7 @@ class RestOptions(Options):
 
 
 class Gathering(Params):
-    """Parameters of the im2col step, which copies a window to a patch, one group of channels after the other."""
+    """Kernel parameters of the im2col step, which copies a window to a patch, one group of channels after the other."""
 
     depth: Annotated[int, "products of a sum: bytes or elements of a patch"]
     groups: Annotated[int, "groups of channels"]
@@ -92,7 +92,7 @@ class Gathering(Params):
 
 
 class Lines(Params):
-    """Parameters of windows that are read row by row in x, without im2col."""
+    """Kernel parameters of windows that are read row by row in x, without im2col."""
 
     kernel_row_size: Annotated[int, "adjacent elements of x under one row of the window"]
     kernel_row_gap: Annotated[int, "elements of x from the end of a row of the window to the start of the next row"]
@@ -115,7 +115,7 @@ class WindowRows(RestOptions):
 
 
 class Ring(Params):
-    """Parameters of the ring buffer of padded input rows."""
+    """Kernel parameters of the ring buffer of padded input rows."""
 
     row_pixels: Annotated[int, "pixels of a row in the ring buffer, or of x if it is read in place"]
     reads_in_place: Annotated[int, "1 if x is read in place, without a ring buffer"]

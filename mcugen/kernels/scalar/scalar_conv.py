@@ -49,7 +49,7 @@ from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Requantizer
 
 PIXELS_PER_PASS = 6
-"""Output pixels that a convolution computes together (unroll factor)."""
+"""Number of output pixels that a convolution computes together (unroll factor)."""
 
 DENSE_UNROLL = 4
 """Unroll factor of the loop over the inputs of a dense layer on Thumb-2; one unrolled step takes four inputs."""
@@ -207,7 +207,7 @@ def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
 
 
 class PixelPairs(Params):
-    """Parameters of the im2col step that packs the windows of several pixels into words, two pixels per word."""
+    """Kernel parameters of the im2col step that packs the windows of several pixels into words, two pixels per word."""
 
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
     runs_per_kernel_row: Annotated[int, "runs of adjacent pixels in a row of the window"]
@@ -222,7 +222,7 @@ class OutputCodes(CodeLimits):
 
 
 class ThumbOffset(Params):
-    """Parameter of requantization by products of 32 bits on Thumb-1."""
+    """Kernel parameter of requantization by products of 32 bits on Thumb-1."""
 
     requantize_offset: Annotated[Trained, "zero point of y less the lowest value, plus one half, before the last shift"]
 
@@ -595,7 +595,7 @@ def has_sum_results(spec: ConvSpec) -> bool:
 
 
 class WideOffset(Params):
-    """Parameter of requantization by 64-bit products: zero point and rounding term."""
+    """Kernel parameter of requantization by 64-bit products: zero point and rounding term."""
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 

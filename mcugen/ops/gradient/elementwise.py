@@ -54,7 +54,7 @@ class Slope(Elementwise):
     reads: tuple[int, ...] = ()
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the gradient's type."""
+        """Return the result's element type: the gradient's type."""
         return dtypes[0]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:

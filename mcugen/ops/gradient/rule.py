@@ -47,11 +47,11 @@ class Backward:
         return self.emit_all(op, inputs, [f"{self._stem}.{suffix or op.name}"])[0]
 
     def emit_all(self, op: Operator, inputs: Sequence[Value], names: Sequence[str]) -> tuple[Value, ...]:
-        """Add a node and return its outputs."""
+        """Add a node with several outputs, called `names`, and return its outputs."""
         return self.graph.add(op, inputs, self.node.origin, names=names).outputs
 
     def constant(self, name: str, data: Array) -> Value:
-        """Add a constant."""
+        """Add a constant with the elements `data`, and return it."""
         return self.graph.constant(f"{self._stem}.{name}", data)
 
     def number(self, value: float, like: Value) -> Value:
@@ -66,31 +66,31 @@ class Backward:
         return zeros(self.graph, f"{self._stem}.zeros", like if shape is None else like.with_shape(shape))
 
     def add(self, x: Value, y: Value) -> Value:
-        """Return x + y."""
+        """Add nodes that compute x + y, and return the result."""
         return self.emit(Binary("Add"), x, y)
 
     def sub(self, x: Value, y: Value) -> Value:
-        """Return x − y."""
+        """Add nodes that compute x − y, and return the result."""
         return self.emit(Binary("Sub"), x, y)
 
     def mul(self, x: Value, y: Value) -> Value:
-        """Return x · y, elementwise."""
+        """Add nodes that compute x · y, elementwise, and return the result."""
         return self.emit(Binary("Mul"), x, y)
 
     def div(self, x: Value, y: Value) -> Value:
-        """Return x / y."""
+        """Add nodes that compute x / y, and return the result."""
         return self.emit(Binary("Div"), x, y)
 
     def scaled(self, x: Value, factor: float) -> Value:
-        """Return x · factor."""
+        """Add nodes that compute x · factor, and return the result."""
         return x if factor == 1 else self.mul(x, self.number(factor, x))
 
     def reshaped(self, x: Value, shape: Shape) -> Value:
-        """Return x in another shape."""
+        """Add nodes that compute x in another shape, and return the result."""
         return x if x.type.shape == shape else self.emit(Reshape(shape), x)
 
     def transposed(self, x: Value, perm: Sequence[int]) -> Value:
-        """Return x with permuted axes."""
+        """Add nodes that compute x with permuted axes, and return the result."""
         return x if list(perm) == sorted(perm) else self.emit(Transpose(tuple(perm)), x)
 
     def reduced(self, function: str, x: Value, axes: Sequence[int]) -> Value:
@@ -98,7 +98,7 @@ class Backward:
         return self.emit(Reduce(function, tuple(axes)), x) if axes else x
 
     def spread(self, x: Value, shape: Shape) -> Value:
-        """Return x broadcast to `shape`, which differs in axes of length 1."""
+        """Add nodes that compute x broadcast to `shape`, which differs in axes of length 1, and return the result."""
         return x if x.type.shape == shape else self.emit(Expand(shape), x)
 
     def summed_to(self, x: Value, shape: Shape) -> Value:

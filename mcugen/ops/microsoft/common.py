@@ -93,12 +93,12 @@ def _match(names: list[str], shape: Shape, sizes: dict[str, int]) -> dict[str, i
 
 
 def shaped(node: OnnxNode, x: Value, *shape: int) -> Value:
-    """Return `x` in another shape; `x` itself if it has this shape."""
+    """Reshape `x` to `shape`, and return the result; return `x` itself if it has this shape."""
     return x if shape == x.type.shape else node.call("Reshape", x, np.array(shape, np.int64))
 
 
 def sliced(node: OnnxNode, x: Value, axis: int, start: int, end: int) -> Value:
-    """Return the entries `start` to before `end` of an axis; `x` itself if these are all."""
+    """Return the entries `start` to before `end` of `x` along an axis; `x` itself if these are all."""
     if (start, end) == (0, x.type.shape[axis]):
         return x
     return node.call("Slice", x, *(np.array([number], np.int64) for number in (start, end, axis)))

@@ -197,7 +197,7 @@ class Translate(Operator):
         return (TensorType(x.shape, values.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Look the elements up by numpy.searchsorted."""
+        """Compute the output by numpy.searchsorted."""
         x, keys, values = arrays
         at = np.minimum(np.searchsorted(keys, x), len(keys) - 1)
         translated = np.where(keys[at] == x, values[at], np.asarray(self.default, values.dtype))

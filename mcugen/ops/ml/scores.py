@@ -77,7 +77,7 @@ def ints(node: OnnxNode, key: str) -> tuple[int, ...]:
 
 
 def float32_constant(node: OnnxNode, suffix: str, values: object) -> Value:
-    """Add a float32 constant."""
+    """Add a float32 constant to the graph, named after the node with `suffix`, and return it."""
     return node.constant(suffix, np.asarray(values, np.float32))
 
 
@@ -94,7 +94,7 @@ class Threshold(Elementwise):
     to: DType = DType.FLOAT32
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the type of the two results."""
+        """Return the result's element type: the type of the two results."""
         return self.to
 
     def _limit(self, dtype: DType) -> Param:

@@ -57,24 +57,24 @@ class Rbf(Operator):
     gamma: float = 1.0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type [N, V]."""
+        """Return the output's type: [N, V]."""
         x, s = required(inputs)
         if x.shape[1] != s.shape[1]:
             raise ModelError("rbf: vectors must have equal lengths", f"{x.shape}, {s.shape}", "repair the model")
         return (TensorType((x.shape[0], s.shape[0])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute exp(−gamma · squared distance) in float32."""
+        """Compute the kernel values exp(−gamma · squared distance) in float32."""
         x, s = arrays
         distance = np.square(x[:, None] - s[None]).sum(2)
         return (np.exp(np.float32(-self.gamma) * distance),)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: N · V · F."""
+        """Return the multiply-accumulates: rows · support vectors · features."""
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to one kernel."""
+        """Emit a call of the operator's only kernel."""
         count, features = node.input(1).type.shape
         params = RbfParams(
             rows=node.input(0).type.shape[0], vectors=count, features=features, negative_gamma=-self.gamma
@@ -135,7 +135,7 @@ class PairwiseDecisions(Operator):
     mnemonic: ClassVar[str] = "svm_duels"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type [N, pairs]."""
+        """Return the output's type: [N, pairs]."""
         k, _, rho, _ = required(inputs)
         return (TensorType((k.shape[0], rho.count)),)
 
@@ -151,7 +151,7 @@ class PairwiseDecisions(Operator):
         return sig.input(0).count * sig.input(1).shape[0]
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to one kernel."""
+        """Emit a call of the operator's only kernel."""
         count, vectors = node.input(1).type.shape
         params = DuelsParams(rows=node.input(0).type.shape[0], classes=count + 1, vectors=vectors)
         builder.call(node, Call(SVM_DUELS, builder.operands(node, "k", "c", "rho", "first"), [params]))
@@ -167,7 +167,7 @@ class VoteWinner(Operator):
     classes: int = 2
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type [N], int64."""
+        """Return the output's type: [N], int64."""
         (x,) = required(inputs)
         return (TensorType(x.shape[:1], DType.INT64),)
 
@@ -181,7 +181,7 @@ class VoteWinner(Operator):
         return (votes.argmax(1),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to one kernel."""
+        """Emit a call of the operator's only kernel."""
         rows_, pairs = node.input(0).type.shape
         params = ClassPairs(rows=rows_, classes=self.classes, pairs=pairs)
         builder.call(node, Call(SVM_WINNER, builder.operands(node, "x"), [params]))
@@ -200,12 +200,12 @@ class Coupling(Operator):
     ROUNDS: ClassVar[int] = 100
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type [N, classes]."""
+        """Return the output's type: [N, classes]."""
         (x,) = required(inputs[:1])
         return (TensorType((x.shape[0], self.classes)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Iterate for each row, in float32."""
+        """Compute the class probabilities iteratively for each row, in float32."""
         x, a, b = arrays
         margin = x * a + b
         logistic = np.float32(1) / (np.float32(1) + np.exp(-np.abs(margin)))

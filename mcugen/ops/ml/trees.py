@@ -81,7 +81,7 @@ class Trees(Operator):
     marks_unscored: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type [N, targets]."""
+        """Return the output's type: [N, targets]."""
         (x,) = required(inputs)
         return (TensorType((x.shape[0], self.forest.targets), x.dtype),)
 
