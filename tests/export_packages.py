@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from onnx_models import Net
 
-from mcugen import CompiledModel, compile_model
 from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.export.assemble import package_files
 from mcugen.export.formats import FORMATS
 from mcugen.export.install import install

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from onnx_models import Net
 
-from mcugen import CompileOptions, Places
+from mcugen.core.options import CompileOptions, Places
 
 LONG = "a_network_whose_name_is_as_long_as_it_may_be_in_identifiers"
 """The longest name of a network that identifiers may contain."""

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-import mcugen
 from mcugen.backends.cpu.pipeline import PIPELINE
-from mcugen.core.board import Board
+from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
 from mcugen.evaluation.session import Session
 from mcugen.frontend.onnx import import_model
 from mcugen.hir.graph import Graph, Node, Value
@@ -51,21 +52,19 @@ def dataset(name: str, split: str = "eval") -> Path:
     return DATA / f"{key}_{split}.npz"
 
 
-def options(name: str) -> mcugen.CompileOptions:
+def options(name: str) -> CompileOptions:
     """Return options with symbolic dimensions bound to 1."""
-    return mcugen.CompileOptions(dims={"batch": 1} if "dynbatch" in name else {})
+    return CompileOptions(dims={"batch": 1} if "dynbatch" in name else {})
 
 
 def roomy(board: str) -> Board:
     """Return a board with the same CPU and enough memory for every model; tests check the code, not the fit."""
-    found = mcugen.load_board(board)
+    found = load_board(board)
     memories = tuple(dataclasses.replace(m, size=1 << 25, origin=m.origin) for m in found.memories)
     return dataclasses.replace(found, memories=memories)
 
 
-def recorded(
-    name: str, compiled: mcugen.CompiledModel
-) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
+def recorded(name: str, compiled: CompiledModel) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
     """Return the three inputs beside a model and the expected outputs."""
     io = np.load(MODELS / f"{name}.io.npz")
     inputs = [

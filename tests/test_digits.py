@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mcugen
-from mcugen.core.board import board_names
+from mcugen.core.board import board_names, load_board
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.samples import load_samples
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits"
@@ -44,16 +45,16 @@ LAYER_KEYS = {
 }
 
 
-def few(model: mcugen.CompiledModel, count: int = 5) -> list[dict[str, np.ndarray]]:
+def few(model: CompiledModel, count: int = 5) -> list[dict[str, np.ndarray]]:
     return load_samples(DIGITS / "eval.npz", model.program.inputs).inputs[:count]
 
 
-def integer_layers(model: mcugen.CompiledModel) -> set[str]:
+def integer_layers(model: CompiledModel) -> set[str]:
     return {instr.op for instr in model.program.instrs if instr.operands[0].buffer.dtype.value == "int8"}
 
 
 def test_int8_twin_is_computed_in_integers() -> None:
-    model = mcugen.compile_model(DIGITS / "digits_int8.onnx")
+    model = compile_model(DIGITS / "digits_int8.onnx")
     assert {"conv", "reduce_mean", "dense", "softmax"} <= integer_layers(model)
     assert model.report.precision == "int8"
 
@@ -62,9 +63,9 @@ def test_int8_twin_is_computed_in_integers() -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("board", BOARDS)
 def test_every_board_gives_the_same_bytes(board: str) -> None:
-    host = mcugen.compile_model(DIGITS / "digits_int8.onnx")
+    host = compile_model(DIGITS / "digits_int8.onnx")
     wanted = host.simulate(few(host), measure=False).outputs
-    model = mcugen.compile_model(DIGITS / "digits_int8.onnx", board)
+    model = compile_model(DIGITS / "digits_int8.onnx", board)
     run = model.simulate(few(model))
     assert [o["scores"].tobytes() for o in run.outputs] == [o["scores"].tobytes() for o in wanted]
     assert run.instructions and run.stack and run.sizes
@@ -74,9 +75,9 @@ def test_every_board_gives_the_same_bytes(board: str) -> None:
 @pytest.mark.qemu
 def test_m0_code_runs_on_a_true_cortex_m0() -> None:
     """The boards' M0+ runs on a Cortex-M3 for its RAM; this machine has no instruction of a later CPU."""
-    board = dataclasses.replace(mcugen.load_board("rp2040"), qemu="microbit")
-    model = mcugen.compile_model(DIGITS / "digits_int8.onnx", board)
-    host = mcugen.compile_model(DIGITS / "digits_int8.onnx")
+    board = dataclasses.replace(load_board("rp2040"), qemu="microbit")
+    model = compile_model(DIGITS / "digits_int8.onnx", board)
+    host = compile_model(DIGITS / "digits_int8.onnx")
     found = model.simulate(few(model), measure=False).outputs
     wanted = host.simulate(few(host), measure=False).outputs
     assert all(f["scores"].tobytes() == w["scores"].tobytes() for f, w in zip(found, wanted, strict=True))
@@ -104,7 +105,7 @@ def test_report_measures_what_the_demo_shows() -> None:
 
 @pytest.mark.parametrize("name", ["digits_f32", "digits_int8"])
 def test_self_test_passes_on_the_host(name: str, tmp_path: Path) -> None:
-    folder = mcugen.compile_model(DIGITS / f"{name}.onnx").write(tmp_path / "model")
+    folder = compile_model(DIGITS / f"{name}.onnx").write(tmp_path / "model")
     (tmp_path / "main.c").write_text(
         f'#include "{name}.h"\nint main(void) {{ return {name}_selftest({name}_default_arena()); }}\n'
     )
@@ -114,9 +115,9 @@ def test_self_test_passes_on_the_host(name: str, tmp_path: Path) -> None:
 
 
 def test_float_twins_agree() -> None:
-    samples = load_samples(DIGITS / "eval.npz", mcugen.compile_model(DIGITS / "digits_f32.onnx").program.inputs)
+    samples = load_samples(DIGITS / "eval.npz", compile_model(DIGITS / "digits_f32.onnx").program.inputs)
     stacked = {"image": np.stack([s["image"] for s in samples.inputs])}
-    scores = [mcugen.compile_model(DIGITS / f"digits_{k}.onnx").run(stacked)["scores"] for k in ("f32", "int8")]
+    scores = [compile_model(DIGITS / f"digits_{k}.onnx").run(stacked)["scores"] for k in ("f32", "int8")]
     classes = [s.reshape(len(s), -1).argmax(1) for s in scores]
     assert samples.labels is not None
     assert (classes[0] == samples.labels).mean() >= 0.98

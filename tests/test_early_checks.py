@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from command_line import mcugen
 
-from mcugen import Compilation, CompileOptions, Judging, Quantizing
+from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError
-from mcugen.core.options import Places, Training
-from mcugen.driver.tasks import Teaching
+from mcugen.core.options import CompileOptions, Places, Training
+from mcugen.driver.tasks import Judging, Quantizing, Teaching
 from mcugen.export.task import Packaging
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"

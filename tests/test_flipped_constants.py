@@ -15,7 +15,9 @@ from onnx_models import Net
 from portable_models import portable_models
 from shared_models import MODELS as FOLDER
 
-from mcugen import CompileOptions, compile_model, load_board
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.kernel import CHECKED
 from mcugen.reporting.kernels import declared_kernels
 

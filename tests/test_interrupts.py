@@ -24,10 +24,11 @@ from onnx_models import Net, random_feeds
 from portable_models import POOL, net_of, portable_models
 from shared_models import roomy
 
-from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.core.errors import VerificationError
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.kernels.portable.packed import DENSE_PACKED_TILE
 from mcugen.simulation.build import build_target
 from mcugen.simulation.execute import execute, qemu_program

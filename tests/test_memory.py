@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from shared_models import MODELS, recorded, roomy
 
-import mcugen
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 pytestmark = pytest.mark.shared
@@ -31,10 +33,10 @@ OTHERS = {"rp2040": (20_500, 6_500, 31_000, 768), "corstone300": (20_500, 6_000,
 
 
 @cache
-def compiled(name: str, board: str, goal: str, rows: bool = False) -> mcugen.CompiledModel:
+def compiled(name: str, board: str, goal: str, rows: bool = False) -> CompiledModel:
     """Channels last or first, as the file has it."""
-    options = mcugen.CompileOptions(optimize=goal, stream_input=rows)
-    return mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options)
+    options = CompileOptions(optimize=goal, stream_input=rows)
+    return compile_model(MODELS / f"{name}.onnx", roomy(board), options)
 
 
 def measured(name: str, goal: str, rows: bool = False) -> float:

@@ -8,7 +8,9 @@ from functools import cache
 import pytest
 from shared_models import MODELS, recorded, roomy
 
-import mcugen
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Value
 from mcugen.simulation import Execution
 
@@ -46,10 +48,10 @@ CODE = {"balanced": 16 * 1024, "flash": 8 * 1024}
 
 
 @cache
-def ran(name: str, board: str, optimize: str = "balanced") -> tuple[mcugen.CompiledModel, Execution]:
+def ran(name: str, board: str, optimize: str = "balanced") -> tuple[CompiledModel, Execution]:
     """Once for all tests."""
-    options = mcugen.CompileOptions(optimize=optimize)
-    model = mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options)
+    options = CompileOptions(optimize=optimize)
+    model = compile_model(MODELS / f"{name}.onnx", roomy(board), options)
     inputs, _ = recorded(name, model)
     return model, model.simulate(inputs[:1], cycles=board in DSP[:2])
 
@@ -158,11 +160,11 @@ def test_weights_stay_near_those_of_plain_kernels(name: str, board: str) -> None
     assert weights(model) <= 1.25 * (sum(v.type.nbytes for v in constants(model)) + multipliers)
 
 
-def constants(model: mcugen.CompiledModel) -> list[Value]:
+def constants(model: CompiledModel) -> list[Value]:
     """What layers read of flash: weights, and biases, one a channel."""
     layers = [n for n in model.graph.nodes if n.op.macs(n.sig)]
     return [v for n in layers for v in n.inputs if v is not None and v.is_constant]
 
 
-def weights(model: mcugen.CompiledModel) -> int:
+def weights(model: CompiledModel) -> int:
     return sum(layer.flash for layer in model.report.layers if layer.macs)

@@ -12,7 +12,10 @@ from markers import between_markers
 from onnx_models import Net
 from proofs import DOCUMENT, FRAMA_C, Row, own_kernels, prove, small_models, table, told
 
-from mcugen import CompiledModel, CompileOptions, compile_model, load_board
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 
 frama_c = pytest.mark.skipif(FRAMA_C is None, reason="needs frama-c: sudo apt-get install frama-c-base")
 

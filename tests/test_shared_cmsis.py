@@ -13,8 +13,9 @@ from cmsis_nn_library import IS_REAL
 from onnx_models import random_feeds
 from shared_models import MODELS, QUANTIZED, options, recorded, roomy
 
-import mcugen
 from mcugen.core.options import AUTO, CMSIS_NN, FAMILIES, OWN
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.types import Array
@@ -31,12 +32,12 @@ TINY = ("resnet8_cifar10_int8_qdq", "ds_cnn_kws_int8_qdq", "mobilenet_v1_025_vww
 NAMED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in QUANTIZED]
 
 
-def compiled(name: str, board: str = "host", family: str = CMSIS_NN, **more: str) -> mcugen.CompiledModel:
+def compiled(name: str, board: str = "host", family: str = CMSIS_NN, **more: str) -> CompiledModel:
     wanted = replace(options(name), family=family, **more)
-    return linked(mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), wanted))
+    return linked(compile_model(MODELS / f"{name}.onnx", roomy(board), wanted))
 
 
-def check_bits(model: mcugen.CompiledModel, name: str, count: int) -> None:
+def check_bits(model: CompiledModel, name: str, count: int) -> None:
     """Recorded inputs: the same integers as by numpy."""
     samples = recorded(name, model)[0][:count]
     for sample, found in zip(samples, model.simulate(samples, measure=False).outputs, strict=True):
@@ -67,7 +68,7 @@ def test_bits_on_every_board(name: str, board: str) -> None:
     check_bits(compiled(name, board), name, 1)
 
 
-def steps(model: mcugen.CompiledModel, sample: dict[str, Array]) -> Iterator[tuple[Node, int]]:
+def steps(model: CompiledModel, sample: dict[str, Array]) -> Iterator[tuple[Node, int]]:
     """For each node that the library computes: how far its result is from our own, on the same inputs."""
     theirs = references(model.graph, model.program)
     calls = {instr.name for instr in model.program.instrs if instr.library}

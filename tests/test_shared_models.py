@@ -28,8 +28,9 @@ from shared_models import (
     tensors_of_onnxruntime,
 )
 
-import mcugen
 from mcugen.backends.cpu.pipeline import convert_integers, optimize
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import compare, run_onnxruntime
 from mcugen.evaluation.samples import load_samples
 from mcugen.frontend.onnx import import_model
@@ -68,8 +69,8 @@ TOP1_OF_QDQ = {
 
 
 @cache
-def compiled(name: str, board: str = "host") -> mcugen.CompiledModel:
-    return mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), options(name))
+def compiled(name: str, board: str = "host") -> CompiledModel:
+    return compile_model(MODELS / f"{name}.onnx", roomy(board), options(name))
 
 
 @pytest.mark.spread(7)

@@ -35,9 +35,11 @@ from sklearn.preprocessing import Binarizer, MinMaxScaler, Normalizer, OneHotEnc
 from sklearn.svm import SVC, SVR
 from sklearn.tree import DecisionTreeClassifier
 
-from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.core.board import load_board
 from mcugen.core.errors import UnsupportedError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation import Setup, simulate
 
 skl2onnx = pytest.importorskip("skl2onnx")

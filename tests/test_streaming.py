@@ -15,7 +15,9 @@ import pytest
 from float_models import sqnr
 from shared_models import MODELS
 
-from mcugen import CompiledModel, CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.frontend.onnx.load import load
 from mcugen.quantization.quantize import create_quantizer, import_float_model

@@ -32,8 +32,6 @@ class Function:
     """Lines of code: without docstring, comments and blank lines."""
     parameters: int
     """Parameters without `self` and `cls`."""
-    is_command: bool
-    """Whether the parameters are options of the command line."""
 
 
 def find_functions(root: Path = PACKAGE) -> Iterator[Function]:
@@ -45,9 +43,8 @@ def find_functions(root: Path = PACKAGE) -> Iterator[Function]:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
                 parameters = len([name for name in names if name not in ("self", "cls")])
-                is_command = any(isinstance(d, ast.Name) and d.id == "takes_options" for d in node.decorator_list)
                 name = f"{path.relative_to(root.parent)}:{node.name}"
-                yield Function(name, len(code & _lines_of(node) - _docstring_lines(node)), parameters, is_command)
+                yield Function(name, len(code & _lines_of(node) - _docstring_lines(node)), parameters)
 
 
 def _lines_of_code(text: str) -> set[int]:
@@ -69,11 +66,11 @@ def main() -> None:
     """Print the sizes."""
     found = list(find_functions())
     lengths = sorted(f.lines for f in found)
-    longest, widest = max(found, key=lambda f: f.lines), max(found, key=lambda f: (not f.is_command, f.parameters))
+    longest, widest = max(found, key=lambda f: f.lines), max(found, key=lambda f: f.parameters)
     high = lengths[len(found) * 95 // 100]
     print(f"{len(found)} functions: median {statistics.median(lengths):g} lines of code, 95 % {high}")
     print(f"longest: {longest.lines} lines, {longest.name}")
-    print(f"most parameters, commands left out: {widest.parameters}, {widest.name}")
+    print(f"most parameters: {widest.parameters}, {widest.name}")
     texts = {path: path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
     packages: Counter[str] = Counter()
     for path, text in texts.items():

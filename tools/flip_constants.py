@@ -22,9 +22,11 @@ from pathlib import Path
 from benchmark.subjects import roomy
 from zoo import BOUND, SIZES
 
-from mcugen import CompileOptions, McugenError, compile_model, load_board
-from mcugen.core.board import Board
+from mcugen import McugenError
+from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation.flips import NO_END, OUT_OF_BOUNDS, Flips, run_flips
 
 BAD = OUT_OF_BOUNDS + NO_END

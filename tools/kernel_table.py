@@ -17,13 +17,13 @@ from benchmark.subjects import MODELS
 from markers import rewrite_passage
 from measure_costs import random_inputs
 
-from mcugen.cli.option_table import find_option
-from mcugen.cli.option_values import library_files
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import UsageError
 from mcugen.core.options import AUTO, CMSIS_NN, FAMILIES, OWN, CompileOptions, LibraryFiles
 from mcugen.driver.compiler import compile_model
+from mcugen.options.table import find_option
+from mcugen.options.values import library_files
 from mcugen.reporting.figures import layer_title
 
 SUBJECTS = ("resnet8_cifar10", "ds_cnn_kws", "mobilenet_v1_025_vww", "autoencoder_ad")

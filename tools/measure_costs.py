@@ -35,8 +35,6 @@ from rich.console import Console
 from scipy.optimize import nnls
 
 from mcugen.backends.cpu.pipeline import optimize
-from mcugen.cli.option_table import find_option
-from mcugen.cli.option_values import library_files
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import McugenError, UsageError
 from mcugen.core.options import CMSIS_NN, CompileOptions, LibraryFiles
@@ -52,6 +50,8 @@ from mcugen.kernels.families import library_kernels_of
 from mcugen.lir.kernel import SHORT_LOOPS, Kernel
 from mcugen.lir.program import DECODE_WEIGHTS
 from mcugen.lir.spec import own_kernels
+from mcugen.options.table import find_option
+from mcugen.options.values import library_files
 from mcugen.reporting.kernels import declared_kernels
 from mcugen.simulation import Setup, simulate
 from mcugen.simulation.build import build_target

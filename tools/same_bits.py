@@ -25,9 +25,11 @@ from benchmark.subjects import roomy
 from flip_constants import models
 from markers import markdown_table, rewrite_passage
 
-from mcugen import CompileOptions, McugenError, compile_model, load_board
-from mcugen.core.board import Board
+from mcugen import McugenError
+from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation.build import build_by
 from mcugen.simulation.execute import execute, host_program, qemu_program
 from mcugen.simulation.machines import find_machine

@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "ops")]
 
 from mobile_networks import MOBILENET_V2_035, mobile_net  # noqa: E402
 
-from mcugen import CompileOptions, compile_model  # noqa: E402
-from mcugen.core.options import Training  # noqa: E402
+from mcugen.core.options import CompileOptions, Training  # noqa: E402
+from mcugen.driver.compiler import compile_model  # noqa: E402
 from mcugen.evaluation.samples import random_samples  # noqa: E402
 
 

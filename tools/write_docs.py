@@ -10,14 +10,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import keyword_types
 import tutorial
 from architecture import rooms, walk
 from lint_c import deviation_table
 from markers import rewrite_passage
 from performance_summary import peers, summary
 
-from mcugen.cli.option_reference import option_reference
 from mcugen.export.formats import format_table
+from mcugen.options.reference import option_reference
 from mcugen.reporting.kernels import kernel_table
 from mcugen.reporting.stored import report_schema
 
@@ -84,6 +85,7 @@ def main() -> None:
     rewrite_passage(ROOT / "docs" / "reference" / "operators.md", "operators", output("operators"))
     rewrite_passage(ROOT / "docs" / "reference" / "kernels.md", "declared", kernel_table())
     rewrite_passage(ROOT / "docs" / "reference" / "options.md", "options", option_reference())
+    keyword_types.main()
     rewrite_passage(ROOT / "docs" / "how-to" / "export.md", "formats", format_table())
     rewrite_passage(ROOT / "docs" / "reference" / "misra.md", "deviations", deviation_table())
     for part, page in tutorial.PAGES.items():

@@ -14,17 +14,17 @@ import onnx
 from make_learning import HERE, KNOWN, Array, Weights
 from onnx import numpy_helper
 
-from mcugen import Compilation, CompiledModel, CompileOptions, Quantizing
-from mcugen.core.options import Training
+import mcugen
+from mcugen.driver.compiled import CompiledModel
 
 Samples = list[dict[str, np.ndarray]]
 
 
 def compiled(board: str, precision: str = "float32") -> CompiledModel:
     """The network for a board, whose last layer learns; all of it in integers if `precision` is int8."""
-    options = CompileOptions(training=Training("last:1", precision=precision))
-    samples = str(HERE / "lesson.npz") if precision == "int8" else None
-    return Compilation(HERE / "learning.onnx", board, options, Quantizing(calibration=samples)).compiled
+    samples = HERE / "lesson.npz" if precision == "int8" else None
+    net = mcugen.compile(HERE / "learning.onnx", board, train="last:1", train_weights=precision, calibration=samples)
+    return net.compilation.compiled
 
 
 def runs(images: Array) -> Samples:

@@ -66,6 +66,7 @@ from mcugen.measurement.plausibility import with_plausibility
 from mcugen.measurement.selftests import can_use_user_sample, use_user_sample, with_selftest
 from mcugen.measurement.stack_bounds import with_stack_bound
 from mcugen.ops.onnx_node import Refusal
+from mcugen.options.arguments import CompilationTask
 from mcugen.pipelines import Feed, bind_pipeline, with_preprocessing
 from mcugen.quantization.advice import Advisor
 from mcugen.quantization.calibration_warnings import calibration_warnings
@@ -100,7 +101,7 @@ if TYPE_CHECKING:
     from mcugen.lir.program import Endpoint
 
 SampleSource = Path | Mapping[str, Array]
-"""A file or folder of samples, or arrays by name as in an .npz file: see mcugen.evaluation.samples.load_samples."""
+"""Type of samples: a file or folder, or arrays by name as in an .npz file (mcugen.evaluation.samples.load_samples)."""
 
 
 @dataclass
@@ -141,6 +142,21 @@ class Compilation:
     """Assumptions about the model and the samples; set by `run`."""
     warnings: list[str] = field(default_factory=list, init=False)
     """Problems of the samples; set by `run` and `profile`."""
+
+    @classmethod
+    def of(
+        cls,
+        model: str | Path | onnx.ModelProto,
+        board: str | Board,
+        task: CompilationTask,
+        *,
+        teaching: Teaching | None = None,
+        workers: Workers = ONLY_THIS_PROCESS,
+        trace: CompilationTrace | None = None,
+    ) -> Compilation:
+        """Return the compilation of a model for a board with the options of a task; see the attributes of the class."""
+        parts = (task.options, task.quantizing, task.judging)
+        return cls(model, board, *parts, trace=trace, workers=workers, teaching=teaching)
 
     def __post_init__(self) -> None:
         pipeline, preprocess = self.options.input_pipeline, self.quantizing.preprocess
@@ -190,11 +206,11 @@ class Compilation:
             quantization = basis.maker.quantize(basis.layers)
         judge = partial(estimate_loss, samples=samples, kind=kind)
         if basis.data is not None:
-            quantization = self._refitted(quantization)
-        quantization = self._finetuned(quantization, judge) if self.quantizing.finetune else judge(quantization)
+            quantization = self._refit_ranges(quantization)
+        quantization = self._finetune(quantization, judge) if self.quantizing.finetune else judge(quantization)
         if basis.data is None:
             # The estimate comes first: held-out samples must not influence the ranges that they evaluate.
-            quantization = self._refitted(quantization)
+            quantization = self._refit_ranges(quantization)
         quantization = self._advisor(samples, is_apart=kind != "calibration").with_advice(quantization)
         calibration, data = basis.given, basis.data
         sample_notes = [*basis.notes, *(note for samples in (calibration, data) if samples for note in samples.notes)]
@@ -244,26 +260,26 @@ class Compilation:
         faults += label_warnings(basis.data.labels, outputs, inputs, self.judging.metric)
         return faults + range_warnings(basis.data.inputs, calibrated_ranges(quantization))
 
-    def _refitted(self, quantization: Quantization) -> Quantization:
+    def _refit_ranges(self, quantization: Quantization) -> Quantization:
         """Return a quantization with ranges from all samples, if some were held out."""
         basis = self._basis
         return basis.maker.refit(quantization, basis.usable) if basis.held else quantization
 
-    def _finetuned(self, quantization: Quantization, judge: Callable[[Quantization], Quantization]) -> Quantization:
+    def _finetune(self, quantization: Quantization, judge: Callable[[Quantization], Quantization]) -> Quantization:
         """Return a quantization with fine-tuned weights and its estimated accuracy.
 
         If fine-tuning finds better weights, a note gives the accuracy before it. `judge` estimates the accuracy.
         """
         basis, epochs, min_sqnr = self._basis, self.quantizing.finetune, self.judging.min_sqnr
         before = judge(quantization)
-        tune_kernels = finetune(basis.maker, before, epochs, min_sqnr, partial(self.progress, "fine-tuning"))
-        if tune_kernels.proto is quantization.proto:
-            return tune_kernels
+        finetuned = finetune(basis.maker, before, epochs, min_sqnr, partial(self.progress, "fine-tuning"))
+        if finetuned.proto is quantization.proto:
+            return finetuned
         accuracy_notes = () if before.estimate is None else (f"before fine-tuning: {before.estimate}",)
-        tuning_notes = tune_kernels.notes[len(before.notes) :]
-        return judge(replace(tune_kernels, notes=(*quantization.notes, *tuning_notes, *accuracy_notes)))
+        tuning_notes = finetuned.notes[len(before.notes) :]
+        return judge(replace(finetuned, notes=(*quantization.notes, *tuning_notes, *accuracy_notes)))
 
-    def _learning_cells(self, graph: Graph) -> list[str]:
+    def _trained_recurrent_layers(self, graph: Graph) -> list[str]:
         """Return the names of recurrent layers that are trained, or that gradients pass through.
 
         These layers stay in float32, as loops of quantized values have no derivative.
@@ -276,7 +292,7 @@ class Compilation:
         return recurrent_layers_to_train(graph, training.layers, training.needs_layer_search)
 
     @cached_property
-    def _basis(self) -> _Basis:
+    def _basis(self) -> _QuantizationBasis:
         """Return the samples, the profile and the requests by which precisions are chosen."""
         target, fused = self.target, self.float_model
         endpoints = graph_endpoints(fused.graph, self.options.states)
@@ -289,7 +305,7 @@ class Compilation:
             calibration_samples = Samples(synthetic, None, (note,))
         profile = read_profile(Path(self.quantizing.profile), fused) if self.quantizing.profile else None
         usable, strays = (
-            self._usable(calibration_samples)
+            self._without_strays(calibration_samples)
             if not self.quantizing.synthetic or calibration_samples is None
             else (calibration_samples.inputs, [])
         )
@@ -300,7 +316,7 @@ class Compilation:
         elif profile is None and data is None:  # Without evaluation data, held-out samples judge the precisions.
             known, held = split_samples(usable, bool(self.options.states))
         requested = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
-        learning = dict.fromkeys(self._learning_cells(fused.graph), DType.FLOAT32)
+        learning = dict.fromkeys(self._trained_recurrent_layers(fused.graph), DType.FLOAT32)
         requested_or_learning = learning | requested
         requested, scores = with_float_scores(fused.graph, requested_or_learning)
         decided = requested if self.quantizing.precision == MIXED else None
@@ -315,7 +331,7 @@ class Compilation:
         ]
         because = {reason.layer: reason for reason in (*maker.unrounded.reasons, *learned, *scores, *raised)}
         notes = [*strays, *maker.unrounded.notes, *compensation]
-        return _Basis(
+        return _QuantizationBasis(
             maker, calibration_samples, data, usable, known, held, profile is not None, layers, because, notes
         )
 
@@ -340,9 +356,9 @@ class Compilation:
         search.trace = self.trace.search if self.trace else None
         search.is_crossed = samples is calibration and not (basis.held or basis.is_profiled or self.options.states)
         deadline = Deadline.of(self.options, self.target)
-        search.deadline_check = DeadlineCheck(deadline, SimulatedCostModel(self._timed)) if deadline else None
+        search.deadline_check = DeadlineCheck(deadline, SimulatedCostModel(self._simulate_once)) if deadline else None
         if self.workers.cluster:
-            remote_search = _Elsewhere(self.source.given, self.target, self.options, self.quantizing, judging)
+            remote_search = _RemoteSearch(self.source.given, self.target, self.options, self.quantizing, judging)
             search.share = partial(self.workers.run_tasks, remote_search)
         return search
 
@@ -358,10 +374,10 @@ class Compilation:
         self.check()
         training = self.options.training
         if training is None or not training.needs_layer_search:
-            return self._compiled(self.options)
+            return self._compile(self.options)
         chosen = best_trial(self.trials)
         options = replace(self.options, training=replace(training, layers=chosen.layers))
-        compiled = self._compiled(options)
+        compiled = self._compile(options)
         other_trials = "; ".join(str(trial) for trial in self.trials if trial is not chosen)
         note = f"trained: {chosen}; of what else was tried: {other_trials or 'nothing'}"
         return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
@@ -394,16 +410,16 @@ class Compilation:
         if training.loss != LOSS_NAMES[0]:
             remedy = f"name what is trained, e.g. --train last:1 --loss {training.loss}, without --lesson"
             raise UsageError("--train auto chooses by how many classes are told", f"--loss {training.loss}", remedy)
-        known = self._trainable()
+        known = self._trainable_layers()
         selections = [
             *trial_selections(max(1, len(known))),
-            *self._sparse(known),
+            *self._sparse_selections(known),
         ]  # A trial refuses a model without layers.
         trials, refusal = [], None
         for index, layers in enumerate(selections):
             self.progress(f"learning {layers}", index, len(selections))
             try:
-                compiled = self._compiled(replace(self.options, training=replace(training, layers=layers)))
+                compiled = self._compile(replace(self.options, training=replace(training, layers=layers)))
                 lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
                 trials.append(try_training(compiled, self.teaching, lesson))
             except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError) as error:
@@ -415,19 +431,20 @@ class Compilation:
     def alternatives(self) -> tuple[Alternative, ...]:
         """Return the estimated costs of the model for each optimization goal and in float32; nothing is run."""
         builders = {
-            f"--optimize {goal}": partial(self._made, other) for goal, other in other_goals(self.compiled.options)
+            f"--optimize {goal}": partial(self._compile_once, other)
+            for goal, other in other_goals(self.compiled.options)
         }
         if self.quantizing.is_wanted:
             real = replace(self.options, integer_io=False)
             builders["--precision float32"] = partial(compile_model, self.model, self.target, without_deadlines(real))
         return compare_alternatives(self.compiled, builders, self.progress)
 
-    def _made(self, options: CompileOptions) -> CompiledModel:
-        """Compile the model, quantized if requested, without a search that meets deadlines."""
+    def _compile_once(self, options: CompileOptions) -> CompiledModel:
+        """Compile the model once, quantized if requested; limits on its time are ignored."""
         model = self.quantized if self.quantizing.is_wanted else self.model
         return compile_model(model, self.target, options, self.trace)
 
-    def _sparse(self, layers: Sequence[Node]) -> Iterator[str]:
+    def _sparse_selections(self, layers: Sequence[Node]) -> Iterator[str]:
         """Yield selections for sparse updates: the last layer, and the most sensitive channels of layers before it."""
         from mcugen.training.layers import has_channels, layer_name
 
@@ -451,7 +468,7 @@ class Compilation:
             if parts:
                 yield ",".join([*parts, "last:1"])
 
-    def _trainable(self) -> list[Node]:
+    def _trainable_layers(self) -> list[Node]:
         """Return the layers that can be trained."""
         proto = self.quantized.loaded.proto if self.quantizing.is_wanted else self.source.proto
         options = replace(self.options, dims={}, bound={}) if self.quantizing.is_wanted else self.options
@@ -461,28 +478,31 @@ class Compilation:
 
         return trainable_layers(graph)
 
-    def _compiled(self, options: CompileOptions) -> CompiledModel:
+    def _compile(self, options: CompileOptions) -> CompiledModel:
+        """Compile the model with given options, within the limits on time, and with the checks that they add.
+
+        Checks are the stack bound, plausible ranges of outputs, and the self-test. The user's samples serve for them.
+        """
         scheme = self.quantizing.scheme
         if not self.quantizing.is_wanted:
             options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
         deadline = Deadline.of(options, self.target)
-        compiled = self._within_limits(options, deadline)
+        compiled = self._compile_within_limits(options, deadline)
         if self.quantizing.is_wanted:
             float_notes = compare_with_float_program(compiled, self.quantized, self.source, self.quantizing.precision)
             report = replace(compiled.report, notes=(*compiled.report.notes, *float_notes))
             compiled = replace(compiled, report=report, draft=compiled.draft._replace(report=report.to_json()))
         if options.stack_bound:
             compiled = with_stack_bound(compiled)
-        user_samples = (
-            self._given(compiled) if options.self_test or options.plausible or can_use_user_sample(compiled) else []
-        )
+        needs_samples = options.self_test or options.plausible or can_use_user_sample(compiled)
+        user_samples = self._user_samples(compiled) if needs_samples else []
         if options.plausible:
             compiled = with_plausibility(compiled, user_samples)
         if options.self_test:
             return with_selftest(compiled, user_samples)
         return use_user_sample(compiled, user_samples, "--data" if self.judging.data is not None else "--calibration")
 
-    def _given(self, compiled: CompiledModel) -> list[dict[str, Array]]:
+    def _user_samples(self, compiled: CompiledModel) -> list[dict[str, Array]]:
         """Return the user's evaluation or calibration samples in the form that the generated code reads."""
         source = self.judging.data or self.quantizing.calibration
         if source is None:
@@ -491,19 +511,20 @@ class Compilation:
         samples = self.samples(source, sample_endpoints(compiled), accepts_nonfinite=not is_strict).inputs
         return [as_stored(sample, compiled.program.inputs) for sample in samples]
 
-    def _within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
+    def _compile_within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
         """Compile the model within the limits on latency and step length, if there are any."""
         trace = self.trace.search if self.trace else None
-        make = partial(tune_kernels, make=self._made, trace=trace) if options.tune else self._made
+        make = partial(tune_kernels, make=self._compile_once, trace=trace) if options.tune else self._compile_once
         if options.max_step_cycles is not None:
             return compile_in_short_steps(options, make, lambda compiled: step_cycles(compiled, self.progress), trace)
         if deadline is None:
             return make(options)
         objective = replace(Objective.of(options), deadline=deadline)
-        search = SimulatedSearch(deadline.text, objective, make, SimulatedCostModel(self._timed), trace)
+        search = SimulatedSearch(deadline.text, objective, make, SimulatedCostModel(self._simulate_once), trace)
         return meet_deadline(deadline, options, search)
 
-    def _timed(self, compiled: CompiledModel) -> Report:
+    def _simulate_once(self, compiled: CompiledModel) -> Report:
+        """Return the report of a compiled model with the instructions and cycles of one simulated call."""
         return measure_once(compiled, self.progress)
 
     def write(self, folder: str | Path | None = None) -> Path:
@@ -563,7 +584,7 @@ class Compilation:
         """Train on the simulated board with the samples of `teaching`, and evaluate on the samples of `judging`."""
         assert self.teaching is not None
         lesson = self.samples(self.teaching.lesson, sample_endpoints(self.compiled))
-        plain = self._compiled(replace(self.options, training=None))
+        plain = self._compile(replace(self.options, training=None))
         return simulate_training(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
@@ -579,7 +600,7 @@ class Compilation:
             return self.samples(source, endpoints, accepts_nonfinite=True)
         known = self.quantizing.calibration if self.compiled.quantization is not None else None
         if known is None:
-            return self._random(endpoints)
+            return self._random_samples(endpoints)
         first = self.samples(known, endpoints)
         note = "accuracy is that of the first sample of --calibration, which flatters: --data judges by others"
         return Samples(first.inputs[:1], None, (*first.notes, note), first.raw and first.raw[:1])
@@ -589,7 +610,7 @@ class Compilation:
         fused = self.float_model
         assert self.quantizing.calibration is not None, "a profile is made of samples"
         calibration = self.samples(self.quantizing.calibration, graph_endpoints(fused.graph, self.options.states))
-        usable, strays = self._usable(calibration)
+        usable, strays = self._without_strays(calibration)
         samples = add_stream_states(fused, usable)
         profile = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
         self.warnings = [*calibration.warnings, *calibration_warnings(fused, self.source.proto, profile, calibration)]
@@ -611,7 +632,7 @@ class Compilation:
         """
         source_path = Path(source) if isinstance(source, str) else source
         if self.options.input_pipeline:
-            return self._feed(endpoints).samples(source_path)
+            return self._input_feed(endpoints).samples(source_path)
         scale, preprocess = self.judging.pixel_scale, self.quantizing.preprocess
         try:
             return load_samples(source_path, endpoints, scale, preprocess, accepts_nonfinite=accepts_nonfinite)
@@ -633,7 +654,7 @@ class Compilation:
             rule = f"{self.source.file}: Keras' Normalization layer must have its mean and variance"
             raise ModelError(rule, list_lost_constants(lost), remedy_of(lost)) from cause
 
-    def _usable(self, calibration: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
+    def _without_strays(self, calibration: Samples | None) -> tuple[Sequence[Mapping[str, Array]], list[str]]:
         """Return the calibration samples without strays, and notes on the strays.
 
         The order of the result does not depend on the order given, unless the samples are a stream (with states).
@@ -643,7 +664,7 @@ class Compilation:
         kept, notes = without_outliers(calibration.inputs)
         return sort_samples(kept), notes
 
-    def _feed(self, endpoints: Sequence[Endpoint]) -> Feed:
+    def _input_feed(self, endpoints: Sequence[Endpoint]) -> Feed:
         """Return the converter from raw data to samples.
 
         Raises:
@@ -653,11 +674,13 @@ class Compilation:
             raise UsageError("samples are prepared by --input-pipeline alone", "--pixel-scale", "leave it out")
         return bind_pipeline(self.options.input_pipeline, endpoints)
 
-    def _random(self, endpoints: Sequence[Endpoint]) -> Samples:
-        return self._feed(endpoints).random() if self.options.input_pipeline else random_samples(endpoints)
+    def _random_samples(self, endpoints: Sequence[Endpoint]) -> Samples:
+        """Return one seeded random sample for inputs, or raw data for the input pipeline."""
+        return self._input_feed(endpoints).random() if self.options.input_pipeline else random_samples(endpoints)
 
     @property
     def _scheme(self) -> Scheme:
+        """Return the quantization scheme: the user's, or the one that follows from the precision."""
         quantizing = self.quantizing
         return quantizing.scheme or Scheme(
             DType(quantizing.activations), weights=DType(quantizing.weights), group=quantizing.group
@@ -665,8 +688,21 @@ class Compilation:
 
 
 @dataclass(frozen=True)
-class _Basis:
-    """The basis of a quantization: of the `usable` samples, `known` determine ranges, and `held` evaluate them."""
+class _QuantizationBasis:
+    """The samples, the profile and the requests from which a quantization is made.
+
+    Attributes:
+        maker: Quantizes the model with precisions by layer.
+        given: The calibration samples; None without any.
+        data: The evaluation samples; None without any.
+        usable: The calibration samples without strays.
+        known: The samples among `usable` that determine ranges.
+        held: The samples among `usable` that evaluate the result, as they did not determine ranges.
+        is_profiled: Whether ranges come from a file of statistics.
+        layers: Types of layers that differ from the main precision, by the name of the layer's output.
+        because: Reason for each layer's own type that the user did not request by the layer's name.
+        notes: Remarks on samples and layers, one sentence each.
+    """
 
     maker: Quantizer
     given: Samples | None
@@ -677,13 +713,12 @@ class _Basis:
     is_profiled: bool
     layers: Mapping[str, DType]
     because: Mapping[str, PrecisionReason]
-    """Reason for each layer's own type that the user did not request by the layer's name."""
     notes: Sequence[str]
 
 
 @dataclass
-class _Elsewhere:
-    """A search in another process, which builds the same models from the same inputs."""
+class _RemoteSearch:
+    """A search for precisions in another process, which gets everything that its answers depend on."""
 
     model: onnx.ModelProto
     board: Board

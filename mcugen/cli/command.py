@@ -10,22 +10,23 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from mcugen.cli.arguments import TARGETS, Arguments
-from mcugen.cli.option import Option
-from mcugen.cli.option_table import find_option, options_that_set, settings_kinds
-from mcugen.cli.settings import MODEL, Settings, find_settings, read_settings
+from mcugen.cli.settings import MODEL, Settings, find_settings, read_settings, settings_kinds
+from mcugen.cli.typer_options import typer_parameter
 from mcugen.core.errors import UsageError, printable
+from mcugen.options.arguments import TARGETS, Arguments
+from mcugen.options.option import Option
+from mcugen.options.table import find_option, options_that_set
 
 T = TypeVar("T")
 """Type of the function that becomes a command."""
@@ -38,33 +39,55 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command: replace its parameters by options of the option table.
 
     A parameter whose type is a class of TARGETS stands for all options of the command that set fields of the class.
-    The command receives an instance, or for `Arguments[CLASS]` the values as given. Any other parameter is the option
-    of its name, except for `typer.Context` and annotated arguments, which stay as they are.
+    The command receives an instance, or for `Arguments[CLASS]` the values as given. A parameter whose type is another
+    dataclass stands for one parameter for each field. Any other parameter is the option of its name, except for
+    `typer.Context` and annotated arguments, which stay as they are.
     """
     name = command.__name__.removesuffix("_command").replace("_", "-")
-    parameters: list[Parameter] = []
-    readers: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
-    for parameter in signature(command, eval_str=True).parameters.values():
-        target, is_built = _target(parameter.annotation)
-        if target is not None:
-            options = options_that_set(target, name)
-            readers[parameter.name] = partial(_read_all, target, options, is_built)
-        elif parameter.annotation is typer.Context or get_origin(parameter.annotation) is Annotated:
-            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
-            readers[parameter.name] = itemgetter(parameter.name)
-            continue
-        else:
-            options = (find_option(parameter.name.rstrip("_").replace("_", "-"), name),)
-            readers[parameter.name] = partial(_read, options[0])
-        parameters += [option.parameter for option in options]
+    hints = signature(command, eval_str=True).parameters
+    readers = {key: _reader(name, parameter) for key, parameter in hints.items()}
 
     @wraps(command)
-    def call(**given: Any) -> None:
-        command(**{name: read(given) for name, read in readers.items()})
+    def call(**values: Any) -> None:
+        command(**{key: reader.read(values) for key, reader in readers.items()})
 
+    parameters = [parameter for reader in readers.values() for parameter in reader.parameters]
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A parameter of a command, and how its value is read from the command line.
+
+    Attributes:
+        parameters: The parameters that Typer gets in place of it.
+        read: Function from the values of all parameters of Typer, by name, to the value of the command's parameter.
+    """
+
+    parameters: Sequence[Parameter]
+    read: Callable[[Mapping[str, Any]], Any]
+
+
+def _reader(command: str, parameter: Parameter) -> _Reader:
+    """Return the reader of a parameter of a command; see `takes_options`."""
+    annotation = parameter.annotation
+    target, is_built = _target(annotation)
+    if target is not None:
+        options = options_that_set(target, command)
+        return _Reader([typer_parameter(o) for o in options], partial(_read_all, target, options, is_built))
+    if annotation is typer.Context or get_origin(annotation) is Annotated:
+        return _Reader([parameter.replace(kind=Parameter.KEYWORD_ONLY)], itemgetter(parameter.name))
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        readers = {
+            key: _reader(command, Parameter(key, Parameter.KEYWORD_ONLY, annotation=hint))
+            for key, hint in get_type_hints(annotation).items()
+        }
+        parameters = [own for reader in readers.values() for own in reader.parameters]
+        return _Reader(parameters, partial(_read_group, annotation, readers))
+    option = find_option(parameter.name.rstrip("_").replace("_", "-"), command)
+    return _Reader([typer_parameter(option)], partial(_read, option))
 
 
 def _target(annotation: Any) -> tuple[type[Any] | None, bool]:
@@ -75,17 +98,23 @@ def _target(annotation: Any) -> tuple[type[Any] | None, bool]:
     return (kinds[0], True) if kinds[0] in TARGETS.values() else (None, False)
 
 
-def _read(option: Option, given: Mapping[str, Any]) -> Any:
-    return option.read(given[option.parameter_name])
+def _read(option: Option, values: Mapping[str, Any]) -> Any:
+    return option.read(values[option.parameter_name])
 
 
-def _read_all(target: type[Any], options: Sequence[Option], is_built: bool, given: Mapping[str, Any]) -> Any:
-    arguments = Arguments(target, options, {option.name: given[option.parameter_name] for option in options})
+def _read_all(target: type[Any], options: Sequence[Option], is_built: bool, values: Mapping[str, Any]) -> Any:
+    arguments = Arguments(target, options, {option.name: values[option.parameter_name] for option in options})
     return arguments.build() if is_built else arguments
 
 
+def _read_group(group: type[Any], readers: Mapping[str, _Reader], values: Mapping[str, Any]) -> Any:
+    return group(**{field: reader.read(values) for field, reader in readers.items()})
+
+
 _ARGUMENTS = "mcugen.arguments"
+"""Key in a context of Click for the arguments of a command with those of the settings file."""
 _ALL_HELP = "--help-all"
+"""Option of every command that prints the help of all its options."""
 
 
 def _texts(value: object) -> list[str]:

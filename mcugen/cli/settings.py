@@ -19,6 +19,7 @@ from typing import Any
 
 from mcugen.core.errors import UsageError, shortened
 from mcugen.core.limits import read_bounded
+from mcugen.options.table import OPTIONS
 
 FILE = "mcugen.toml"
 """Name of a settings file."""
@@ -40,6 +41,11 @@ Kinds = Mapping[str, type[Any]]
 """Types of the options that a file may give, by name: bool, int, float, str, Path, or list (of texts)."""
 
 
+def settings_kinds() -> Kinds:
+    """Return the value types of the options that a settings file may contain, by name."""
+    return {MODEL: Path} | {option.name: option.base for option in OPTIONS if option.is_in_settings}
+
+
 @dataclass(frozen=True)
 class Settings:
     """The contents of a settings file (`mcugen.toml`).
@@ -59,6 +65,7 @@ class Settings:
 
 
 def _arguments(name: str, texts: Sequence[str]) -> list[str]:
+    """Return the command-line arguments for the texts of one option; an option without texts is a flag."""
     if name == MODEL:
         return list(texts)
     return [f"--{name}={text}" for text in texts] or [f"--{name}"]
@@ -86,7 +93,7 @@ def _require_trusted(path: Path) -> None:
         return
     file = Path(os.path.realpath(path))
     for place in dict.fromkeys((path, path.parent, file, file.parent)):
-        risk = _risk(place.lstat())
+        risk = _writable_by_others(place.lstat())
         if risk:
             remedy = f"--no-settings; or {SAFE_FOLDERS_VARIABLE}={path.parent} in the environment, if you trust it"
             raise UsageError(f"{path}: no other user may own or write settings", f"'{place}' {risk}", remedy)
@@ -97,7 +104,7 @@ def _is_declared_safe(folder: Path) -> bool:
     return "*" in declared or os.path.realpath(folder) in map(os.path.realpath, filter(None, declared))
 
 
-def _risk(known: os.stat_result) -> str:
+def _writable_by_others(known: os.stat_result) -> str:
     """Return who else can change a file, link or folder, or "" if it is this user and root alone."""
     mode = known.st_mode
     if known.st_uid not in _trusted_users():
@@ -152,18 +159,19 @@ def read_settings(path: Path, kinds: Kinds) -> Settings:
         raise UsageError(f"{path}: the settings must be TOML", shortened(str(error), 200)) from error
     for key in document:
         _require_known(path, key, kinds)
-    texts = {key: _texts(path, key, value, kinds[key]) for key, value in document.items()}
+    texts = {key: _option_texts(path, key, value, kinds[key]) for key, value in document.items()}
     return Settings(path, {key: option_texts for key, option_texts in texts.items() if option_texts is not None})
 
 
 def _require_known(path: Path, key: str, kinds: Kinds) -> None:
+    """Raise UsageError with the nearest option if a key of a settings file is no option that it may contain."""
     if key not in kinds:
         near = get_close_matches(key[:40], kinds, 1)
         remedy = f"'{near[0]}'" if near else f"one of: {', '.join(sorted(kinds))}"
         raise UsageError(f"{path}: keys must be options that a file may set", f"'{shortened(key, 80)}'", remedy)
 
 
-def _texts(path: Path, key: str, value: object, kind: type[Any]) -> list[str] | None:
+def _option_texts(path: Path, key: str, value: object, kind: type[Any]) -> list[str] | None:
     """Return the command-line texts of a value; None for a flag that is false.
 
     Raises:
@@ -172,17 +180,17 @@ def _texts(path: Path, key: str, value: object, kind: type[Any]) -> list[str] | 
     if kind is bool and isinstance(value, bool):
         return [] if value else None
     if kind is list and isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return [_placed(path, key, text, kind) for text in value] or None
+        return [_command_line_text(path, key, text, kind) for text in value] or None
     numbers = {int: (int,), float: (int, float), str: (int, str), Path: (str,)}.get(kind, ())
     if isinstance(value, numbers) and not isinstance(value, bool):
-        return [_placed(path, key, str(value), kind)]
+        return [_command_line_text(path, key, str(value), kind)]
     type_names = {bool: "true or false", list: 'a list of texts: ["…"]', int: "a whole number", float: "a number"}
     raise UsageError(
         f"{path}: '{key}' must be {type_names.get(kind, 'a text')}", shortened(json.dumps(value, default=str), 80)
     )
 
 
-def _placed(path: Path, key: str, text: str, kind: type[Any]) -> str:
+def _command_line_text(path: Path, key: str, text: str, kind: type[Any]) -> str:
     """Return a text, with paths relative to the working directory instead of the settings file.
 
     Raises:
@@ -195,13 +203,13 @@ def _placed(path: Path, key: str, text: str, kind: type[Any]) -> str:
         raise UsageError(f"{path}: a file cannot name code that is run", f"metric '{shortened(text, 80)}'", remedy)
     if key == "bind" and text.endswith(".npy"):
         name, _, file = text.partition("=")
-        return f"{name}={_from_here(path, file)}"
+        return f"{name}={_path_from_here(path, file)}"
     is_file = kind is Path or (key == "board" and text.endswith(".toml"))
     is_file |= key == "input-pipeline" and (path.parent / text).is_file()
-    return _from_here(path, text) if is_file else text
+    return _path_from_here(path, text) if is_file else text
 
 
-def _from_here(path: Path, file: str) -> str:
+def _path_from_here(path: Path, file: str) -> str:
     """Return the path of a file in the settings from the working directory; it never looks like an option."""
     relative_path = os.path.relpath(path.parent / file)
     return f"./{relative_path}" if relative_path.startswith("-") else relative_path

@@ -336,6 +336,20 @@ class Board:
     sources: tuple[str, ...] = ()
     """Sources of the board's figures: documents with their sections, and assumptions."""
 
+    @staticmethod
+    def load(name_or_path: str) -> Board:
+        """Load a board by its name, the name of a development kit, or the path of a TOML file.
+
+        Raises:
+            UsageError: There is no such board, or a field of the file is wrong.
+
+        Example:
+            >>> import mcugen
+            >>> mcugen.Board.load("rp2040").cpu
+            'cortex-m0plus'
+        """
+        return load_board(name_or_path)
+
     def memory(self, name: str) -> Memory:
         """Return the board's memory that has this name.
 

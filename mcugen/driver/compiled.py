@@ -131,12 +131,12 @@ class CompiledModel:
         """
         if self.graph.lesson is not None:
             note = "compared with mcugen's own numpy code: no other program computes a model that learns"
-            return OracleRun(self._interpreted(samples, progress), "numpy", note)
+            return OracleRun(self.interpret_samples(samples, progress), "numpy", note)
         try:
             return run_oracle(self._oracle, samples, progress)
         except VerificationError as error:
             note = f"compared with mcugen's own numpy code: no other program runs the model ({error.found})"
-            return OracleRun(self._interpreted(samples, progress), "numpy", note)
+            return OracleRun(self.interpret_samples(samples, progress), "numpy", note)
 
     @property
     def _oracle(self) -> OracleModel:
@@ -145,10 +145,17 @@ class CompiledModel:
         coded = {e.name: (e.quant, e.dtype.numpy) for e in (*program.inputs, *program.outputs) if e.quant is not None}
         return OracleModel(self.given, self.model, {**options.bound, **self.first_states}, options.states, coded)
 
-    def _interpreted(
-        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None
+    def interpret_samples(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
-        """Compute the outputs for each sample by the numpy references of operators and kernels."""
+        """Return the outputs for samples that follow each other, by the numpy references of operators and kernels.
+
+        Integer outputs are those of the generated code, bit by bit.
+
+        Args:
+            samples: The inputs by name, without states, for each sample.
+            progress: Receives the number of finished samples.
+        """
         options, states = self.options, self.first_states
         results = []
         for count, sample in enumerate(samples, 1):

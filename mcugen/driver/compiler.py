@@ -69,7 +69,7 @@ def compile_model(
 def _compile_once(
     model: ModelSource, board: Board, trace: CompilationTrace | None, options: CompileOptions
 ) -> CompiledModel:
-    """Compile a model once, with fixed options."""
+    """Compile a model with options that leave no choice of the type of trained weights; see `compile_model`."""
     check_options(options, board)
     quantization = model if isinstance(model, Quantization) else None
     source, options = _load(model, options)

@@ -39,7 +39,7 @@ def draft_program(model: Quantization, board: Board, options: CompileOptions) ->
         board: The board.
         options: The options of the compilation.
     """
-    return _draft(model.loaded, board, replace(options, dims={}, bound={}))
+    return _plan_without_search(model.loaded, board, replace(options, dims={}, bound={}))
 
 
 def draft_float_program(source: LoadedModel, board: Board, options: CompileOptions) -> Program:
@@ -50,10 +50,11 @@ def draft_float_program(source: LoadedModel, board: Board, options: CompileOptio
         board: The board.
         options: The options of the compilation.
     """
-    return _draft(source, board, replace(options, integer_io=False))[1]
+    return _plan_without_search(source, board, replace(options, integer_io=False))[1]
 
 
-def _draft(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
+def _plan_without_search(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
+    """Return the optimized graph and a planned program of a loaded model, which no search has changed."""
     target = target_of(board, options)
     options = replace(options, stream_input=False)
     with limit_cpu_seconds("compilation"), one_thread():

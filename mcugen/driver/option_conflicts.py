@@ -72,7 +72,7 @@ class Conflict:
 # A row has an option, the others that it excludes, and the rule; a remedy where it is not to leave one of them out.
 COPY_AHEAD = Conflict("--copy-ahead", ("--steps", "--train", "--weights-reader", "--optimize flash", RANGES),
                       "--copy-ahead does not go together with everything")
-"""The options that --copy-ahead excludes; it is in CONFLICTS too."""
+"""The conflict of --copy-ahead with the options that it excludes; an element of CONFLICTS."""
 CONFLICTS = (
     Conflict("--weights-reader", ("--stream-input", "--optimize ram"),
              "with --weights-reader layers are computed one after the other"),

@@ -11,7 +11,7 @@ from mcugen.core.options import INTEGER_OPTIMIZER_NAMES, TRAINED_PRECISIONS, Com
 from mcugen.driver.compiled import CompiledModel
 
 Compile = Callable[[CompileOptions], CompiledModel]
-"""Compiles a model once, with fixed options."""
+"""Type of a function that compiles a fixed model for a fixed board with the options that it gets."""
 
 
 def compile_with_trained_weights(options: CompileOptions, compile_once: Compile) -> CompiledModel:
@@ -55,5 +55,6 @@ def _may_train_int8(options: CompileOptions) -> bool:
 
 
 def _with_precision(options: CompileOptions, precision: str) -> CompileOptions:
+    """Return the options with another type of trained weights: "float32" or "int8"."""
     assert options.training is not None
     return replace(options, training=replace(options.training, precision=precision))

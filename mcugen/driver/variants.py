@@ -82,14 +82,15 @@ class Variants:
         Raises:
             DoesNotFitError: If the program exceeds the budget or the board.
         """
-        program = plan_program(merge_sizes(symbols, self._at))
+        program = plan_program(merge_sizes(symbols, self._variant_of))
         built = BuiltProgram(program)
         metrics = ProgramCostModel(self.board, self.options).evaluate(built)
         candidate = ProgramCandidate(REQUESTED_CANDIDATE_NAME, built, metrics)
         budget = Budget.of(self.options)
         return Fit(budget, cheapest([candidate], budget, self.board), candidate)
 
-    def _at(self, sizes: Sizes) -> _Variant:
+    def _variant_of(self, sizes: Sizes) -> _Variant:
+        """Return the model at given sizes, by symbol, as imported and not optimized."""
         graph = self.graph(sizes)
         shapes = {value.name: value.type.shape for value in graph.values()}
         outputs = zip(graph.output_names, graph.outputs, strict=True)
@@ -140,6 +141,7 @@ class Variants:
 
 
 def _outputs_of(make: Callable[[Graph], Sample], graph: Graph) -> Mapping[str, Array]:
+    """Return the outputs of the sample that a function makes of a graph."""
     return make(graph).outputs
 
 
@@ -153,7 +155,7 @@ class _Variant:
     variants: Variants
 
     def lower(self) -> Program:
-        """Return its program without a memory plan."""
+        """Return the program of the optimized graph, without a memory plan."""
         optimize(self.graph)
         return lowered(self.graph, self.variants.board, self.variants.options, any_size=True)
 

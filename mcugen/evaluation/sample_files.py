@@ -18,7 +18,8 @@ from mcugen.hir.types import Array
 RAW_PIXELS_NAME = "x_uint8"
 """Name of an array of raw pixels in a file of samples."""
 
-_ONLY = "x"
+ONLY_INPUT_NAME = "x"
+"""Name of the array of samples for a model with one input, besides the name of the input itself."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def read_samples(
     elif path.is_dir():
         return list(_read_folder(path, inputs, steps)), {}
     else:
-        arrays = {_ONLY: read_npy(path)} if path.suffix == ".npy" else read_npz(path)
+        arrays = {ONLY_INPUT_NAME: read_npy(path)} if path.suffix == ".npy" else read_npz(path)
     _require_images(path, steps, False)
     chosen = {name: _array_of(path, arrays, name, len(inputs) == 1) for name in inputs}
     for raw in chosen.values():
@@ -86,7 +87,7 @@ def _read_folder(folder: Path, inputs: Sequence[str], steps: Preprocessing) -> I
     """Yield one sample a file, in the order of their names."""
     files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     kinds: Mapping[str, Callable[[Path], Mapping[str, Array]]] = {
-        ".npy": lambda path: {_ONLY: read_npy(path)},
+        ".npy": lambda path: {ONLY_INPUT_NAME: read_npy(path)},
         ".npz": read_npz,
         ".png": lambda path: {RAW_PIXELS_NAME: steps.read_image(path)},
     }
@@ -119,7 +120,7 @@ def _array_of(path: Path, arrays: Mapping[str, Array], name: str, only: bool) ->
     if not only and path.suffix.lower() in (".npy", ".png"):
         rule = f"{path}: a sample of several inputs must be in an .npz file"
         raise UsageError(rule, f"a {path.suffix} file", "name its arrays like the inputs")
-    names = [name, *((_ONLY, RAW_PIXELS_NAME) if only else ())]
+    names = [name, *((ONLY_INPUT_NAME, RAW_PIXELS_NAME) if only else ())]
     for key in names:
         if key in arrays:
             return RawArray(f"{path}: '{key}'", key, arrays[key], "hwc" if path.suffix.lower() == ".png" else "")

@@ -30,21 +30,24 @@ class QuantizationSummary:
             "samples": quantized.profile.samples,
             "calibration_sha256": quantized.calibration_sha256,
             "estimate": None if estimate is None else asdict(estimate),
-            "layers": self._layers(),
+            "layers": layer_precisions(quantized),
             "notes": list(quantized.notes),
             "warnings": list(quantized.warnings),
         }
 
-    def _layers(self) -> list[dict[str, str]]:
-        """Return each layer's precision in the network's order; layers of the main precision have no reason."""
-        quantized = self.quantization
-        other_layers = {layer.name: asdict(layer) for layer in quantized.other_precisions}
-        layers = []
-        for node in quantized.model.graph.nodes:
-            name = node.outputs[0].name
-            if name in other_layers:
-                layers.append(other_layers[name])
-            elif name in quantized.assignment.precision:
-                precision = quantized.assignment.precision[name].value
-                layers.append({"name": name, "op": node.op.name, "precision": precision, "reason": "", "remedy": ""})
-        return layers
+
+def layer_precisions(quantized: Quantization) -> list[dict[str, str]]:
+    """Return the name, operator and precision of each layer in the network's order.
+
+    A layer of another precision than the model's main one has a reason and a remedy, too.
+    """
+    other_layers = {layer.name: asdict(layer) for layer in quantized.other_precisions}
+    layers = []
+    for node in quantized.model.graph.nodes:
+        name = node.outputs[0].name
+        if name in other_layers:
+            layers.append(other_layers[name])
+        elif name in quantized.assignment.precision:
+            precision = quantized.assignment.precision[name].value
+            layers.append({"name": name, "op": node.op.name, "precision": precision, "reason": "", "remedy": ""})
+    return layers

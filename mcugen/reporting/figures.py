@@ -572,6 +572,18 @@ class Report:
         """Return the share of cycles that are stalls on memory; None if unknown."""
         return stalled_share(self.cycles_estimate, self.stalls)
 
+    def __repr__(self) -> str:
+        """Return the figures that are known as a table of text."""
+        from mcugen.reporting.notebook import fact_table
+
+        return fact_table(self).text()
+
+    def _repr_html_(self) -> str:
+        """Return the figures and the layers as tables for a notebook."""
+        from mcugen.reporting.notebook import fact_table, layer_table, tables_html
+
+        return tables_html([fact_table(self), layer_table(self.layers)])
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON.
 

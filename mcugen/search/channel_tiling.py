@@ -50,7 +50,9 @@ def tile_output_channels(graph: Graph, program: Program, board: Board, options: 
     saved = _saved(program, board, options)
     waiting = [node for node in graph.nodes if saved[node.outputs[0].name] > 0]
     chosen = {
-        node: channels for node in waiting if (channels := channels_per_portion(node, lambda n: cache.evicted_share(n) == 0))
+        node: channels
+        for node in waiting
+        if (channels := channels_per_portion(node, lambda n: cache.evicted_share(n) == 0))
     }
     min_saved = TOLERANCES.min_saved_stalls_per_instruction * (program.instructions_estimate or 0.0)
     if sum(saved[node.output.name] for node in chosen) < min_saved:

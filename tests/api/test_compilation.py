@@ -13,8 +13,11 @@ import pytest
 from command_line import mcugen
 from onnx_models import Net
 
-from mcugen import Compilation, CompileOptions, Judging, Quantizing, compile_model
+from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.quantization.estimate import estimate_loss
 from mcugen.quantization.quantize import Quantization
 from mcugen.quantization.samples import Sample

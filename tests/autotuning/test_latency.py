@@ -15,12 +15,14 @@ import pytest
 from command_line import mcugen
 from onnx_models import Net
 
-from mcugen import Compilation, CompileOptions, compile_model
+from mcugen.api.compilation import Compilation
 from mcugen.autotuning.latency import meet_deadline
 from mcugen.autotuning.simulated import SimulatedCostModel, SimulatedSearch
 from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.reporting.figures import Report
 from mcugen.search.metrics import AccuracyLevel
 from mcugen.search.objective import Deadline, Objective

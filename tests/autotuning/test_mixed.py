@@ -17,13 +17,16 @@ from float_models import normal_samples, random_weights
 from onnx_models import Net, onnxruntime_outputs
 from rich.console import Console
 
-import mcugen
+from mcugen.api.compilation import Compilation
 from mcugen.autotuning.latency import DeadlineCheck
 from mcugen.autotuning.precision import AccuracyDemand, Answer, LayerQuestion, PrecisionSearch
 from mcugen.autotuning.simulated import SimulatedCostModel
+from mcugen.core.board import load_board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError
 from mcugen.core.options import MIXED, CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, chance
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
@@ -58,7 +61,7 @@ def search(
     else:
         known = samples.inputs
     maker = create_quantizer(source, fused, scheme, known)
-    return PrecisionSearch(maker, mcugen.load_board("host"), CompileOptions(), samples, demand, fixed or {})
+    return PrecisionSearch(maker, load_board("host"), CompileOptions(), samples, demand, fixed or {})
 
 
 def sensitive_net() -> onnx.ModelProto:
@@ -77,7 +80,7 @@ def sensitive_net() -> onnx.ModelProto:
 
 def sqnr_of(found: Quantization, samples: Samples) -> float:
     """Of the generated code against the float model as it was."""
-    compiled = mcugen.compile_model(found)
+    compiled = compile_model(found)
     outputs = compiled.simulate(samples.inputs, measure=False).outputs
     return METRICS["sqnr"].compute(Judged(outputs, compiled.quantization.model.reference(samples.inputs).outputs))
 
@@ -272,11 +275,11 @@ def test_flash_too_small_for_eight_bits_is_enough_for_four() -> None:
     model = chain(64, 128, 96, 8)
     samples = Samples(normal_samples(model, 12), None)
     walk = search(model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=5))
-    most = mcugen.compile_model(walk.quantizer.quantize(), "nrf52840").report.flash.weights
-    walk.board, walk.options = mcugen.load_board("nrf52840"), CompileOptions(max_flash=most * 3 // 4)
+    most = compile_model(walk.quantizer.quantize(), "nrf52840").report.flash.weights
+    walk.board, walk.options = load_board("nrf52840"), CompileOptions(max_flash=most * 3 // 4)
     found = walk.run()
     assert found.plan.few_bits
-    assert mcugen.compile_model(found, walk.board, walk.options).report.flash.weights <= most * 3 // 4
+    assert compile_model(found, walk.board, walk.options).report.flash.weights <= most * 3 // 4
 
 
 def test_flash_too_small_for_any_weights_is_refused_before_these_are_rounded() -> None:
@@ -285,7 +288,7 @@ def test_flash_too_small_for_any_weights_is_refused_before_these_are_rounded() -
     walk = search(
         model, Samples(normal_samples(model, 12), None), AccuracyDemand(METRICS["sqnr"], min_sqnr=5), Scheme()
     )
-    walk.board, walk.options = mcugen.load_board("nrf52840"), CompileOptions(max_flash=4000)
+    walk.board, walk.options = load_board("nrf52840"), CompileOptions(max_flash=4000)
     rounded: list[str] = []
     walk.quantizer.progress = lambda what, *_: rounded.append(what)
     wide = walk.quantizer.quantize()
@@ -294,7 +297,7 @@ def test_flash_too_small_for_any_weights_is_refused_before_these_are_rounded() -
         walk.run()
     assert "rounding weights" not in rounded[before:]
     with pytest.raises(DoesNotFitError) as of_wide:
-        mcugen.compile_model(wide, walk.board, walk.options)
+        compile_model(wide, walk.board, walk.options)
     least, most = (int(error.value.found.split()[4].replace(",", "")) for error in (refused, of_wide))
     assert 4000 < least < 0.75 * most
 
@@ -305,8 +308,8 @@ def test_weights_that_fit_with_fewer_bits_are_not_refused_for_eight() -> None:
     most = int(0.8 * (64 * 256 + 256 * 192 + 192 * 8))
     options = CompileOptions(max_flash=most)
     with pytest.raises(DoesNotFitError, match="bytes of parameters alone"):
-        _ = mcugen.Compilation(model, "nrf52840", options, mcugen.Quantizing("int8", samples)).quantized
-    net = mcugen.Compilation(model, "nrf52840", options, mcugen.Quantizing(MIXED, samples), mcugen.Judging(min_sqnr=5))
+        _ = Compilation(model, "nrf52840", options, Quantizing("int8", samples)).quantized
+    net = Compilation(model, "nrf52840", options, Quantizing(MIXED, samples), Judging(min_sqnr=5))
     assert net.quantized.plan.few_bits and net.compiled.report.flash.weights < most
 
 
@@ -502,7 +505,7 @@ def in_time(cycles: int) -> tuple[PrecisionSearch, Clock]:
         model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=22), Scheme(equalize=False, optimize_rounding=False)
     )
     clock = Clock(cycles)
-    walk.board, walk.deadline_check = mcugen.load_board("nrf52840"), clock.check
+    walk.board, walk.deadline_check = load_board("nrf52840"), clock.check
     return walk, clock
 
 
@@ -533,9 +536,9 @@ def test_all_demands_at_once() -> None:
     samples = {"x": np.stack([sample["x"] for sample in normal_samples(model, 12)])}
     labelled = {**samples, "labels": np.zeros((12, 6, 6), int)}
     options = CompileOptions(max_cycles=200_000, max_ram=20_000, max_flash=20_000)
-    quantizing = mcugen.Quantizing(MIXED, samples, scheme=Scheme(equalize=False, optimize_rounding=False))
-    judging = mcugen.Judging(labelled, max_drop=50.0, min_sqnr=22)
-    net = mcugen.Compilation(model, "nrf52840", options, quantizing, judging)
+    quantizing = Quantizing(MIXED, samples, scheme=Scheme(equalize=False, optimize_rounding=False))
+    judging = Judging(labelled, max_drop=50.0, min_sqnr=22)
+    net = Compilation(model, "nrf52840", options, quantizing, judging)
     found = net.compiled.report
     assert net.search is not None and len(net.search.goal.others) == 1
     assert found.deadline is not None and found.deadline.cycles_estimate <= 200_000

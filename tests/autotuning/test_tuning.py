@@ -15,11 +15,11 @@ from command_line import mcugen
 from onnx_models import Net
 
 import mcugen.autotuning.measured_kernels as tuning
-from mcugen import CompileOptions, compile_model
 from mcugen.core.cache import Store
 from mcugen.core.errors import UsageError
-from mcugen.core.options import LayerTimes
+from mcugen.core.options import CompileOptions, LayerTimes
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.search.trace import SearchTrace
 
 BOARD = "stm32l4r5"

@@ -18,11 +18,11 @@ from cmsis_nn_library import library
 from onnx_models import Net, random_feeds
 from test_conv import quantized_conv
 
-from mcugen import compile_model
 from mcugen.autotuning.precision import AccuracyDemand, PrecisionSearch
 from mcugen.cli import app as cli
 from mcugen.core.board import load_board
 from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
 from mcugen.frontend.onnx.load import load

@@ -15,14 +15,13 @@ import pytest
 import typer
 from command_line import mcugen
 
-from mcugen.cli import option_table
 from mcugen.cli.app import app
-from mcugen.cli.settings import FILE, SAFE_FOLDERS_VARIABLE, find_settings, read_settings, settings_text
+from mcugen.cli.settings import FILE, SAFE_FOLDERS_VARIABLE, find_settings, read_settings, settings_kinds, settings_text
 from mcugen.core.errors import UsageError
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODEL = DIGITS / "digits_f32.onnx"
-KINDS = option_table.settings_kinds()
+KINDS = settings_kinds()
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ import pytest
 from measure_costs import BOARDS, convolutions, random_inputs, roomy
 from targets import CPUS, clang
 
-import mcugen
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.simulation import simulate
 from mcugen.simulation.build import build_target
@@ -35,10 +37,10 @@ SHAPES = (
 
 
 @cache
-def compiled(kind: str, cpu: str) -> mcugen.CompiledModel:
+def compiled(kind: str, cpu: str) -> CompiledModel:
     """Once for all tests."""
-    options = mcugen.CompileOptions(name="net", optimize="speed")
-    return mcugen.compile_model(convolutions(kind, SHAPES), roomy(BOARDS[cpu]), options)
+    options = CompileOptions(name="net", optimize="speed")
+    return compile_model(convolutions(kind, SHAPES), roomy(BOARDS[cpu]), options)
 
 
 @pytest.mark.spread(11)

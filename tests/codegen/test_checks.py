@@ -17,10 +17,12 @@ from flip_constants import campaign
 from model_variants import floats, quantized, sized, stateful
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model, load_board
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.checks import struct_entry
+from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.kernel import CHECKED
 from mcugen.lir.program import Double, Wide
 

@@ -12,7 +12,8 @@ import onnx
 from c_programs import build_and_run, write
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import DECODE_WEIGHTS
 
 CHECK = """#include <stdio.h>

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model, load_board
 from mcugen.codegen.features import evaluate_condition, for_features
-from mcugen.core.board import FEATURES, board_names
+from mcugen.core.board import FEATURES, board_names, load_board
+from mcugen.core.options import CompileOptions
 from mcugen.core.resources import resource_dir
+from mcugen.driver.compiler import compile_model
 
 HEADER = (resource_dir("runtime_c") / "include" / "mcugen.h").read_text()
 MACROS = sorted(set(re.findall(r"#define (MCUGEN_\w+) 1 /\*", HEADER)))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from model_variants import MODELS, OF_FILES_AND_RAW_DATA
 
-from mcugen import compile_model
 from mcugen.core.resources import resource_dir
+from mcugen.driver.compiler import compile_model
 
 STYLE = resource_dir("templates") / ".clang-format"
 

@@ -8,7 +8,10 @@ import pytest
 from float_models import conv_net, normal_samples
 from onnx_models import Net
 
-from mcugen import Compilation, CompileOptions, Judging, Quantizing, compile_model
+from mcugen.api.compilation import Compilation
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.hir.types import Array
 
 

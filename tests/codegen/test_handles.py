@@ -12,9 +12,9 @@ from c_programs import build_and_run, check_compiles
 from onnx_models import Net
 from test_steps import MODELS, samples_of
 
-from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle
-from mcugen.core.options import Training
+from mcugen.core.options import CompileOptions, Training
+from mcugen.driver.compiler import compile_model
 
 OK, NULL, STEP = 0, 1, 9
 MAIN = """

@@ -12,9 +12,10 @@ from c_programs import build_and_run, check_compiles
 from onnx_models import Net
 from typer.testing import CliRunner
 
-from mcugen import CompileOptions, compile_model
 from mcugen.cli.app import app
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 
 HOSTILE = (
     'quote " backslash \\ both \\" end',

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.identifiers import comment, identifier, own_names
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 
 HOSTILE = [
     "*/ #include <nothing.h> /*",

@@ -21,10 +21,10 @@ from test_format import STYLE
 from test_streaming import script
 from typer.testing import CliRunner
 
-from mcugen import CompileOptions, Places
 from mcugen.api.compilation import Compilation
 from mcugen.cli.app import app
 from mcugen.core.errors import DoesNotFitError, McugenError, UsageError, VerificationError
+from mcugen.core.options import CompileOptions, Places
 from mcugen.deploy.linking import Linking
 from mcugen.memory.shared_arena import SharedArena, join, verify_shared_arena
 from mcugen.simulation import simulate

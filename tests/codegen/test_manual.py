@@ -12,8 +12,10 @@ import pytest
 from c_programs import build_and_run, check_compiles, write
 from onnx_models import Net
 
-from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.codegen.bundle import Bundle
+from mcugen.core.options import CompileOptions, Places
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx.load import load
 from mcugen.quantization.estimate import estimate_loss
 from mcugen.quantization.quantize import create_quantizer, import_float_model

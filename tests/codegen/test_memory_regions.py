@@ -19,10 +19,12 @@ from compilers import COMPILERS, command, run
 from elftools.elf.elffile import ELFFile
 from onnx_models import Net
 
-from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.codegen.write import write_folder
 from mcugen.core.board import Board, Memory, ParallelTiming, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
+from mcugen.core.options import CompileOptions, Places
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space, aligned
 from mcugen.memory.place import hottest
 from mcugen.search.ram_placement import AUTO_PLACES

@@ -16,11 +16,10 @@ from command_line import mcugen
 from model_variants import floats, quantized, sized
 from onnx_models import Net
 
-from mcugen import CompileOptions
 from mcugen.api.compilation import Compilation
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.errors import UsageError
-from mcugen.core.options import SAMPLES
+from mcugen.core.options import SAMPLES, CompileOptions
 from mcugen.driver.tasks import Judging
 from mcugen.simulation import simulate
 

@@ -18,9 +18,11 @@ from c_programs import build_and_run, check_compiles, write
 from onnx_models import Net
 from threadpoolctl import threadpool_limits
 
-from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.codegen.render import ABI_VERSION
+from mcugen.core.options import CompileOptions
 from mcugen.core.version import RELEASE_DATE
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 
 OK, NULL, ALIGNMENT, MISMATCH = range(4)
 
@@ -83,7 +85,7 @@ def test_layers_that_are_alike_share_their_parameters(updatable: bool):
 def test_two_processes_give_the_same_bytes(tmp_path: Path):
     model = tmp_path / "model.onnx"
     onnx.save(network(np.int8).model(), model)
-    code = "import sys, mcugen; mcugen.compile_model(sys.argv[1], 'rt1060').write(sys.argv[2])"
+    code = "import sys, mcugen; compile_model(sys.argv[1], 'rt1060').write(sys.argv[2])"
     folders = []
     for seed in ("1", "2"):
         cwd = tmp_path / f"cwd{seed}"

@@ -17,9 +17,9 @@ from command_line import mcugen
 from model_variants import PATH, floats, quantized, sized, stateful
 from onnx_models import Net
 
-from mcugen import CompileOptions, Places
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions, Places
 from mcugen.measurement.selftests import choose_samples
 from mcugen.reporting.figures import layer_title
 from mcugen.reporting.html import report_page

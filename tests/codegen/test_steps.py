@@ -16,11 +16,13 @@ from model_variants import branching, floats, quantized, sized, stateful
 from onnx_models import Net
 from typer.testing import CliRunner
 
-from mcugen import CompiledModel, CompileOptions, Places, compile_model
 from mcugen.api.compilation import Compilation
 from mcugen.autotuning.step_latency import compile_in_short_steps
 from mcugen.cli.app import app
 from mcugen.core.errors import DoesNotFitError, McugenError, UsageError
+from mcugen.core.options import CompileOptions, Places
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Control
 from mcugen.search.trace import SearchTrace
 

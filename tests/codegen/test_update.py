@@ -14,9 +14,11 @@ from command_line import mcugen
 from compilers import STRICT, assert_accepted
 from onnx_models import Net
 
-from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.codegen.update import InstalledCode
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation import simulate
 
 UPDATABLE = CompileOptions("net", updatable=True)

@@ -10,11 +10,12 @@ from float_models import conv_net, normal_samples
 from onnx_models import Net, imported
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model, load_board
 from mcugen.backends.cpu.pipeline import optimize
+from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError
-from mcugen.core.options import CMSIS_NN, OWN, Places
+from mcugen.core.options import CMSIS_NN, OWN, CompileOptions, Places
 from mcugen.driver import compiler, parameters
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.parameters import min_weight_bytes, require_room_quantized
 from mcugen.frontend.onnx.load import load
 from mcugen.quantization.quantize import import_float_model

@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import pytest
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import UnsupportedError, UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.plugins import registry_of
 from mcugen.ops.onnx_node import BUILT_IN
 

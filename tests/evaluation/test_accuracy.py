@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from onnx_models import Net
 
-from mcugen import compile_model
 from mcugen.core.errors import VerificationError
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import compare
 from mcugen.lir.program import Endpoint
 

@@ -12,10 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mcugen import CompileOptions, compile_model
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import VerificationError
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.metrics import sqnr_db
 from mcugen.evaluation.oracle import (

@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mcugen import compile_model
 from mcugen.core.errors import DoesNotFitError, ModelError
+from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx import external
 from mcugen.frontend.onnx.external import external_tensors
 from mcugen.frontend.onnx.load import load, load_model

@@ -20,8 +20,8 @@ from onnx_models import (
     random_feeds,
 )
 
-from mcugen import compile_model
 from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 
 SECONDS = 5.0
 KILOBYTES = 1 << 20

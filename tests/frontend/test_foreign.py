@@ -19,8 +19,8 @@ from onnx_models import (
 )
 from shared_models import SHARED
 
-from mcugen import compile_model
 from mcugen.core.errors import ModelError, UnsupportedError
+from mcugen.driver.compiler import compile_model
 
 CCT = SHARED / "zoo" / "deeploy_cct_1_32.onnx"
 

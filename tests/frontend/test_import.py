@@ -9,8 +9,9 @@ import pytest
 from onnx import helper
 from onnx_models import Net, assert_close, imported, numpy_outputs, onnxruntime_outputs, random_feeds
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.opset_upgrade import OLDEST_OPSET
 from mcugen.hir.types import DType

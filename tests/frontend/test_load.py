@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_models import Net
 
-from mcugen import compile_model
 from mcugen.core.errors import McugenError, ModelError
+from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx.load import load_model, prepare_model
 from mcugen.frontend.onnx.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET
 

@@ -8,8 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mcugen import Compilation, CompileOptions, Quantizing, compile_model
+from mcugen.api.compilation import Compilation
 from mcugen.core.errors import ModelError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.tasks import Quantizing
 from mcugen.frontend.onnx.lost_constants import ConstantLoss, lost_constants
 
 FEATURES = 6

@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import Net, c_outputs, onnxruntime_outputs
 
-from mcugen import compile_model
 from mcugen.core.errors import ModelError
+from mcugen.driver.compiler import compile_model
 
 
 def chain() -> onnx.ModelProto:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from onnx_models import Net, optimized, random_feeds
 
-from mcugen import compile_model
 from mcugen.backends.cpu.pipeline import lowered
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.kernels import cmsis_nn
 from mcugen.kernels.choose import KernelChoice, Limits

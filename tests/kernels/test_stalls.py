@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from onnx_models import Net, random_feeds
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.kernels.dsp.dsp_conv import STALLS
 from mcugen.reporting.kernels import declared_kernels
 

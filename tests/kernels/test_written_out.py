@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from onnx_models import Net, random_feeds
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.kernels.dsp.dsp_conv import DSP_KERNELS
 from mcugen.lir.spec import spec_of
 

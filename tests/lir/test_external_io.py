@@ -13,8 +13,9 @@ import pytest
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 from typer.testing import CliRunner
 
-from mcugen import CompileOptions, compile_model
 from mcugen.cli.app import app
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Space
 
 LENT = CompileOptions(name="net", external_io=True)

@@ -9,8 +9,9 @@ import pytest
 from random_graphs import random_model
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.parser import parse_program
 from mcugen.lir.printer import print_program
 from mcugen.lir.program import Access, Control, Lanes, Operand, Overlap, Program

@@ -9,7 +9,7 @@ import numpy as np
 from onnx_models import Net
 from programs import chain
 
-from mcugen import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.printer import print_program
 from mcugen.memory.plan import plan_memory
 

@@ -8,8 +8,10 @@ import onnx
 import pytest
 from onnx_models import Net
 
-from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 
 SHAPE = (1, 4)
 

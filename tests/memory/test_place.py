@@ -11,10 +11,10 @@ import pytest
 from onnx_models import Net
 from programs import Sketch, chain
 
-from mcugen import compile_model
 from mcugen.core.board import Board, Memory, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import Places
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType
 from mcugen.lir.program import ALIGNMENT, Access, Buffer, Control, Instr, Operand, Program, Space
 from mcugen.memory.place import NO_PLACES, place

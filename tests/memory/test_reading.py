@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx_models import Net, random_feeds
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.board import Cache, load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import Instr, Program
 from mcugen.memory.constant_stalls import constant_reads
 from mcugen.simulation import simulate

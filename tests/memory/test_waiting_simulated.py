@@ -13,8 +13,9 @@ from mobile_networks import MCUNET_VWW, MOBILENET_V2_035, SCALE, Block, Quantize
 from onnx_models import Net, random_feeds
 from shared_models import MODELS, SHARED
 
-from mcugen import CompileOptions, Places, compile_model
 from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions, Places
+from mcugen.driver.compiler import compile_model
 from mcugen.memory.activation_stalls import arena_stall_cycles
 from mcugen.simulation import simulate
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx_models import Net, assert_close, onnxruntime_outputs, outputs_in_c, random_feeds
 
-from mcugen import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 WINDOWS = [(5, 1, 3), (7, 2, 4), (5, 2, 5), (5, 1, 5), (8, 1, 4), (10, 2, 6)]

@@ -13,8 +13,8 @@ from onnx_models import Net, optimized
 from test_quantized_recurrent import made, sqnr, written
 from test_recurrent import Layer, recurrence
 
-from mcugen import CompileOptions, compile_model
-from mcugen.core.options import CMSIS_NN
+from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret, run
 from mcugen.hir.types import DType
 from mcugen.kernels.cmsis_nn.lstm import evaluate

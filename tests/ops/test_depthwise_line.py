@@ -10,8 +10,9 @@ import pytest
 from onnx_models import Net
 from test_depthwise import VALUES, Layer, check, compiled
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.traits import partitions
 from mcugen.search import core_partition
 

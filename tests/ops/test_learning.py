@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx_models import Net
 
-from mcugen import compile_model
 from mcugen.core.errors import UnsupportedError
+from mcugen.driver.compiler import compile_model
 from mcugen.ops.training import TRAINING
 
 

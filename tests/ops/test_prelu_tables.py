@@ -8,7 +8,8 @@ import onnx
 import pytest
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 SLOPES = np.asarray([-1.5, -0.2, 0, 0.25, 1, 3.1, -0.01])

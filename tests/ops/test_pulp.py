@@ -9,8 +9,8 @@ import pytest
 from onnx import helper
 from onnx_models import Net, c_outputs, numpy_outputs, optimized
 
-from mcugen import compile_model
 from mcugen.core.errors import McugenError
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv
 

@@ -19,8 +19,9 @@ from quantized_cells import (
     quantization,
 )
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array

@@ -17,8 +17,9 @@ import pytest
 from checks import check_c
 from onnx_models import Net, assert_close, imported, onnxruntime_outputs, operators, optimized
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import ModelError, UnsupportedError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from onnx_models import Net, optimized
 
-from mcugen import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.parser import parse_graph
 from mcugen.passes.islands import float_islands, float_layers
 

@@ -8,7 +8,8 @@ import pytest
 from checks import outputs_in_c
 from onnx_models import Net
 
-from mcugen import Compilation, Quantizing
+from mcugen.api.compilation import Compilation
+from mcugen.driver.tasks import Quantizing
 from mcugen.hir.interpreter import interpret
 
 random = np.random.default_rng(4)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_models import Net, imported, optimized, random_feeds
 
-import mcugen
 from mcugen.backends.cpu.pipeline import convert_integers
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph
@@ -257,7 +258,7 @@ def test_what_was_dropped_is_reported():
     graph = check(chain.finished())
     assert graph.dropped.channels == 16
     assert graph.dropped.macs == 30 * (16 * 3 + 16 * 5)
-    compiled = mcugen.compile_model(chain.net.model(), "nrf52840")
+    compiled = compile_model(chain.net.model(), "nrf52840")
     assert compiled.report.model.dropped_channels == 16
     assert compiled.report.model.macs + compiled.report.model.dropped_macs == 30 * (24 * 3 + 24 * 5)
 
@@ -270,8 +271,8 @@ def test_models_of_several_sizes_lose_what_nobody_reads():
         real = net.dequantize(net.const(weights, np.int8), 0.01)
         x = net.fake(net.op("MatMul", x, real), STEP)
     net.output(net.quantize(x, STEP, out="y"), dtype=np.int8)
-    options = mcugen.CompileOptions(dims={"n": (1, 4)})
-    compiled = mcugen.compile_model(net.model(), "nrf52840", options)
+    options = CompileOptions(dims={"n": (1, 4)})
+    compiled = compile_model(net.model(), "nrf52840", options)
     assert widths(compiled.graph) == [4, 3, 2]
 
 

@@ -12,10 +12,10 @@ from command_line import mcugen
 from onnx_models import Net
 from sklearn.neural_network import MLPClassifier
 
-from mcugen import compile_model
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError, VerificationError
 from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.hir.types import Array
 from mcugen.measurement.evaluate import _with_input

@@ -11,7 +11,8 @@ import pytest
 from float_models import random_weights
 from onnx_models import Net
 
-from mcugen import Compilation, Judging, Quantizing
+from mcugen.api.compilation import Compilation
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.hir.types import Array
 from mcugen.quantization.advice import MIN_ADVISED_GAIN_DB, MIN_DOUBLING_GAIN_DB
 

@@ -11,9 +11,10 @@ import pytest
 from float_models import normal_samples, random_weights
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
 from mcugen.autotuning.precision import AccuracyDemand, PrecisionSearch
 from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples

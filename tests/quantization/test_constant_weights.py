@@ -11,8 +11,8 @@ import pytest
 from float_models import random_weights, sqnr
 from onnx_models import Net, onnxruntime_outputs
 
-from mcugen import compile_model
 from mcugen.api.compilation import Compilation
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Quantizing
 from mcugen.hir.graph import Graph, Value
 from mcugen.hir.types import Array

@@ -11,8 +11,9 @@ from onnx import TensorProto
 from onnx_models import Net, onnxruntime_outputs
 from shared_models import FLOAT, MODELS
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import UnsupportedError, VerificationError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.traits import weight_axes
 from mcugen.ops.onnx_node import BUILT_IN

@@ -13,7 +13,9 @@ from command_line import mcugen
 from float_models import conv_net, normal_samples, random_weights
 from onnx_models import Net
 
-from mcugen import Compilation, Quantizing, compile_model
+from mcugen.api.compilation import Compilation
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.tasks import Quantizing
 from mcugen.evaluation.layers import KEEP_INT8_REMEDY, NAMES_IN_LINE, REASON_REMEDIES, OtherPrecision, precision_lines
 from mcugen.hir.types import Array
 

@@ -14,8 +14,8 @@ from onnx import numpy_helper
 from onnx_models import Net, assert_close, c_outputs, imported, onnxruntime_outputs, optimized, outputs_in_c
 from test_recurrent import Layer, tensors
 
-from mcugen import compile_model
 from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import interpret

@@ -11,10 +11,10 @@ import pytest
 from float_models import random_weights
 from onnx_models import Net
 
-from mcugen import compile_model
 from mcugen.api.compilation import Compilation
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Quantizing
 from mcugen.lir.program import Space
 from mcugen.simulation.simulation import linked_sizes, roots_of

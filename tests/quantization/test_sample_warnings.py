@@ -15,7 +15,8 @@ from command_line import mcugen
 from float_models import conv_net, random_weights
 from onnx_models import Net
 
-from mcugen import Compilation, Judging, Quantizing
+from mcugen.api.compilation import Compilation
+from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.hir.types import Array
 
 Arrays = dict[str, Array]

@@ -11,7 +11,7 @@ import pytest
 from float_models import normal_samples, random_weights
 from onnx_models import Net
 
-from mcugen import CompileOptions
+from mcugen.core.options import CompileOptions
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.types import DType
 from mcugen.quantization.few_bits import bytes_per_weight, num_stored_weights, weights_in_flash

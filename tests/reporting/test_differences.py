@@ -12,7 +12,8 @@ import pytest
 import yaml
 from command_line import mcugen
 
-from mcugen import Compilation, CompileOptions
+from mcugen.api.compilation import Compilation
+from mcugen.core.options import CompileOptions
 from mcugen.reporting.stored import read_report
 
 ROOT = Path(__file__).resolve().parents[2]

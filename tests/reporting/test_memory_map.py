@@ -14,7 +14,8 @@ from onnx_models import Net
 from programs import Sketch, chain
 from rich.console import Console
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.memory.plan import plan_memory
 from mcugen.reporting.drawing import draw
 from mcugen.reporting.listing import print_memory

@@ -11,7 +11,8 @@ import pytest
 from browser import needs_chromium, opened
 from command_line import mcugen
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.reporting.network import MAX_LANES, Box, compiled_boxes, drawn, network_page, onnx_boxes
 
 HOSTILE = "</li></script><script>alert(1)</script><img src=x onerror=alert(1)>"

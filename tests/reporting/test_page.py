@@ -16,7 +16,8 @@ from browser import needs_chromium, opened
 from command_line import mcugen
 from convolution_models import convolutions
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.layers import Histogram, LayerComparison, LayerError
 from mcugen.evaluation.sample_results import farthest_results, sample_results, view_of
 from mcugen.reporting.figures import Report

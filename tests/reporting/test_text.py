@@ -10,7 +10,7 @@ import pytest
 from onnx_models import Net
 from rich.console import Console
 
-from mcugen import compile_model
+from mcugen.driver.compiler import compile_model
 from mcugen.reporting.text import print_report
 
 

@@ -13,12 +13,12 @@ import pytest
 from onnx_models import Net, onnxruntime_outputs, random_feeds
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model
 from mcugen.backends.cpu import pipeline
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
-from mcugen.core.options import Places
+from mcugen.core.options import CompileOptions, Places
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import STAGE_WEIGHTS, Program
 from mcugen.reporting.figures import Report, require_fit
 from mcugen.search import candidates as candidate_module

@@ -11,12 +11,13 @@ from typing import cast
 import pytest
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model
 from mcugen.autotuning.alternatives import compare_alternatives
 from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError
+from mcugen.core.options import CompileOptions
 from mcugen.driver import program as searched
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.search.budget import cheapest, code_of, most_code, use_of
 from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME

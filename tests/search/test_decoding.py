@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnx_models import assert_close, random_feeds
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION
 from mcugen.kernels.portable.compressed_weights import CompressedConstant, compress_constant, split_base_256

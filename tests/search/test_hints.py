@@ -12,9 +12,10 @@ import onnx
 import pytest
 from onnx_models import Net, random_feeds
 
-from mcugen import CompileOptions, Places, compile_model
 from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions, Places
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation import simulate
 
 H7 = load_board("stm32h743")

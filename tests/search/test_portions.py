@@ -11,9 +11,10 @@ import onnx
 import pytest
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 
-from mcugen import CompileOptions, Places, compile_model
 from mcugen.core.board import Board, load_board
+from mcugen.core.options import CompileOptions, Places
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 from mcugen.lir.program import Program
 from mcugen.memory.constant_stalls import constant_stall_cycles

@@ -12,10 +12,11 @@ import pytest
 from onnx_models import Net
 from shared_models import MODELS
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import DoesNotFitError
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.search.budget import use_of
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.metrics import AccuracyLevel, Metrics, Use

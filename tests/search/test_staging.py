@@ -16,11 +16,12 @@ from mobile_networks import u_net
 from onnx_models import Net, assert_close, outputs_in_c, random_feeds
 from shared_models import MODELS, SHARED
 
-from mcugen import CompileOptions, Places, compile_model
 from mcugen.backends.cpu.pipeline import Kernels
 from mcugen.core.board import Board, board_names, load_board
 from mcugen.core.errors import DoesNotFitError, UsageError, VerificationError
+from mcugen.core.options import CompileOptions, Places
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.target import target_of
 from mcugen.hir.interpreter import interpret
 from mcugen.kernels.choose import AMPLE_MEMORY_FRACTION, MAX_BALANCED_SLOWDOWN, MIN_TOTAL_GAIN

@@ -13,7 +13,9 @@ from onnx_models import Net
 from shared_models import roomy
 from test_flipped_constants import forest
 
-from mcugen import CompiledModel, CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.measurement.extremes import extreme_inputs
 from mcugen.reporting.timing import max_loop_rounds
 from mcugen.simulation.longest import Paths, paths

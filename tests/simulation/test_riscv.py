@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tiny_models import tiny
 
-import mcugen
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import load_board
 from mcugen.core.errors import VerificationError
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation import simulate
 from mcugen.simulation.build import build_target
 from mcugen.simulation.machines import find_machine
@@ -73,7 +73,7 @@ def test_the_profile_sees_unaligned_accesses(tmp_path: Path, offset: int):
 @pytest.mark.parametrize("board", ["esp32c3", "rv32imafc"])
 def test_no_access_is_unaligned(tmp_path: Path, network: str, board: str):
     """Many RISC-V CPUs have no such loads and stores."""
-    model = mcugen.compile_model(DIGITS / f"{network}.onnx", board)
+    model = compile_model(DIGITS / f"{network}.onnx", board)
     sample = {p.name: np.zeros(p.shape, p.dtype) for p in model.bundle.inputs}
     assert unaligned(model.bundle, board, tmp_path, sample) == 0
 

@@ -15,10 +15,10 @@ from model_variants import quantized
 from shared_models import MODELS, NAMES, options, roomy
 from tiny_models import tiny
 
-import mcugen
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
 from mcugen.core.options import GOALS
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.samples import random_samples
 from mcugen.simulation.build import build_parts
 from mcugen.simulation.machines import find_machine
@@ -120,7 +120,7 @@ SWEEP = [
 def test_no_run_takes_more(name: str, board: str, goal: str):
     """And the bound is not far from what is taken: the path that takes the most is in most models one that is run."""
     wanted = dataclasses.replace(options(name), optimize=goal)
-    compiled = mcugen.compile_model(MODELS / f"{name}.onnx", roomy(board), wanted)
+    compiled = compile_model(MODELS / f"{name}.onnx", roomy(board), wanted)
     run = compiled.simulate(random_samples(compiled.program.inputs).inputs[:1])
     assert run.stack is not None
     assert run.stack_bound is not None

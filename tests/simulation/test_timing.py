@@ -15,9 +15,12 @@ from model_variants import branching, floats, quantized
 from onnx_models import Net
 from shared_models import MODELS, QUANTIZED, roomy
 
-from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.api.compilation import Compilation
+from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.measurement.extremes import extreme_inputs
 from mcugen.reporting.kernels import declared_kernels
 from mcugen.reporting.timing import COPYING_KERNELS

@@ -11,9 +11,10 @@ import pytest
 from onnx_models import Net
 from tiny_models import assembled, tiny
 
-from mcugen import CompileOptions, Places, compile_model
 from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board, Cache, Memory, ParallelTiming, SerialTiming, load_board
+from mcugen.core.options import CompileOptions, Places
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation import simulate
 from mcugen.simulation.build import TargetImages, build_target
 from mcugen.simulation.cycles import Cycles, estimate_cycles

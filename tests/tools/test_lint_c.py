@@ -15,7 +15,7 @@ from checked_functions import drop_checked_functions, without_assembly
 from lint_c import deviation_table, readable
 from tool_cache import run_tool
 
-import mcugen
+from mcugen.core.board import load_board
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 
@@ -140,7 +140,7 @@ FAULTS = {
 def test_each_analyzer_is_run_tool(tool: str, tmp_path: Path):
     text = f"#include <stdint.h>\nint32_t net(int32_t v);\nint32_t net(int32_t v)\n{{\n    {FAULTS[tool]}\n}}\n"
     (tmp_path / "net.c").write_text(text)
-    assert any(tool in f"{c.tool} {c.text}" for c in complaints(tmp_path, mcugen.load_board("nrf52840")))
+    assert any(tool in f"{c.tool} {c.text}" for c in complaints(tmp_path, load_board("nrf52840")))
 
 
 MEANT = {
@@ -157,7 +157,7 @@ def test_floats_are_compared_only_to_ask_for_nan(comparison: str, tmp_path: Path
     head = "int32_t net(float v, float v2, const float *p)"
     body = f"{head};\n{head}\n{{\n    return v2 < *p || {comparison} || v > 0.0f ? 1 : 0;\n}}\n"
     (tmp_path / "net.c").write_text(f"#include <stdint.h>\n{body}")
-    told = complaints(tmp_path, mcugen.load_board("host"))
+    told = complaints(tmp_path, load_board("host"))
     assert any("-Wfloat-equal" in complaint.text for complaint in told) == MEANT[comparison]
 
 
@@ -167,7 +167,7 @@ def test_products_are_places_or_numbers(tmp_path: Path):
     bodies = ("return *(x + a * b);", "return a * b;")
     functions = "".join(f"{h};\n{h}\n{{\n    {b}\n}}\n" for h, b in zip(heads, bodies, strict=True))
     (tmp_path / "net.c").write_text(f"#include <stdint.h>\n{functions}")
-    (found,) = (c for c in complaints(tmp_path, mcugen.load_board("host")) if "widening" in c.text)
+    (found,) = (c for c in complaints(tmp_path, load_board("host")) if "widening" in c.text)
     assert "int64_t" in found.text
 
 
@@ -178,7 +178,7 @@ def test_products_are_places_or_numbers(tmp_path: Path):
 def test_no_analyzer_complains_of_the_digits(board: str, tmp_path: Path):
     digits = ROOT / "examples" / "digits" / "digits_int8.onnx"
     compile_model(digits, board, CompileOptions("digits")).write(tmp_path)
-    assert complaints(tmp_path, mcugen.load_board(board)) == []
+    assert complaints(tmp_path, load_board(board)) == []
 
 
 CASES = {

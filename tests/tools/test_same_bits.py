@@ -13,8 +13,10 @@ from portable_models import KINDS, POOL, net_of
 from same_bits import Build, Done, builds, plain_builds, read, results, table
 from shared_models import roomy
 
-from mcugen import CompileOptions, compile_model, load_board
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 
 CPUS = [
     *(pytest.param(board, marks=pytest.mark.qemu) for board in ("nrf52840", "rp2040", "corstone300")),

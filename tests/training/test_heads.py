@@ -14,10 +14,10 @@ from onnx_models import Net
 from sklearn.neighbors import KNeighborsClassifier
 from test_training import convolutional
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import UsageError
-from mcugen.core.options import Training
+from mcugen.core.options import CompileOptions, Training
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import Array
 
 RNG = np.random.default_rng(11)

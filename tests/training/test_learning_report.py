@@ -11,9 +11,9 @@ import pytest
 from command_line import mcugen
 from onnx_models import Net
 
-from mcugen import Compilation, CompileOptions
+from mcugen.api.compilation import Compilation
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError
-from mcugen.core.options import Training
+from mcugen.core.options import CompileOptions, Training
 from mcugen.deploy.linking.linking import Linking
 from mcugen.driver.tasks import Judging, Teaching
 from mcugen.reporting.figures import Report

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mcugen import Compilation, CompileOptions, compile_model
+from mcugen.api.compilation import Compilation
 from mcugen.core.errors import McugenError
-from mcugen.core.options import Training
+from mcugen.core.options import CompileOptions, Training
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Teaching
 from mcugen.evaluation.samples import random_samples
 

@@ -12,10 +12,10 @@ import pytest
 from device import OK, Device, Flash
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import UsageError
-from mcugen.core.options import Training
+from mcugen.core.options import CompileOptions, Training
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import Array
 from mcugen.ops.onnx_node import Refusal
 

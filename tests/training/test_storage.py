@@ -13,8 +13,8 @@ from device import OK, STORAGE, STORED, Device, Flash
 from fuzz_values import change_bytes
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
-from mcugen.core.options import Training
+from mcugen.core.options import CompileOptions, Training
+from mcugen.driver.compiler import compile_model
 from mcugen.lir.program import aligned
 
 HEAD = 32

@@ -12,8 +12,8 @@ import pytest
 from device import OK, Device
 from last_layers import boundary, depending, last_layers
 
-from mcugen import CompileOptions, compile_model
-from mcugen.core.options import Training
+from mcugen.core.options import CompileOptions, Training
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array
 

@@ -15,14 +15,15 @@ from compilers import assert_accepted
 from device import DIVERGED, OK, RATE, TARGET, Device
 from onnx_models import Net
 
-from mcugen import Compilation, CompileOptions, compile_model
+from mcugen.api.compilation import Compilation
 from mcugen.backends.cpu.pipeline import fuse_float
 from mcugen.codegen.render import STATE_MARK
 from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError, UsageError
-from mcugen.core.options import GOALS, Training
+from mcugen.core.options import GOALS, CompileOptions, Training
 from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Quantizing
 from mcugen.driver.variants import Variants
 from mcugen.hir.graph import Node

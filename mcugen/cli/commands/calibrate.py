@@ -59,4 +59,5 @@ def _check_output(board: str, base: str, output: Path) -> None:
 
 
 def _folder_of(file: str | Path) -> str:
+    """Return the absolute path of the folder that a file lies in, without links."""
     return os.path.realpath(Path(file).parent)

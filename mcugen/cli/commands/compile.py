@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import (
     print_trace,
@@ -17,8 +16,8 @@ from mcugen.cli.commands.console import (
     write_json,
 )
 from mcugen.core.errors import UsageError
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing, Teaching
+from mcugen.driver.tasks import Teaching
+from mcugen.options.arguments import CompilationTask, OutputOptions
 
 
 @takes_options
@@ -27,9 +26,7 @@ def compile_command(
     *,
     board: str,
     output: Path | None,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
+    task: CompilationTask,
     teaching: Teaching | None,
     dump_after: str,
     time_passes: bool,
@@ -40,11 +37,12 @@ def compile_command(
     from mcugen.driver.compilation_trace import CompilationTrace
     from mcugen.reporting.text import holds
 
-    if teaching is not None and not (options.training and options.training.needs_layer_search):
+    training = task.options.training
+    if teaching is not None and not (training and training.needs_layer_search):
         remedy = "mcugen report --lesson tells what a model learns"
         raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
     trace = CompilationTrace(dump_after)
-    net = Compilation(model, board, options, quantizing, judging, trace=trace, teaching=teaching)
+    net = Compilation.of(model, board, task, teaching=teaching, trace=trace)
     with watched(net, output_options.quiet):
         folder = net.write(output)
     compiled = net.compiled

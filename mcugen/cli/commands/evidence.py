@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import CompilationTask, OutputOptions
 
 
 @takes_options
@@ -18,9 +16,7 @@ def evidence(
     *,
     board: str,
     output: Path,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
+    task: CompilationTask,
     output_options: OutputOptions,
 ) -> None:
     """Write the evidence for a safety assessment: materials, traceability, coverage, bounds, deviations.
@@ -30,7 +26,7 @@ def evidence(
     from mcugen.api.compilation import Compilation
     from mcugen.deploy.evidence.folder import gather_evidence, write_evidence
 
-    net = Compilation(model, board, options, quantizing, judging)
+    net = Compilation.of(model, board, task)
     with watched(net, output_options.quiet):
         gathered = gather_evidence(net)
     write_evidence(gathered, output)

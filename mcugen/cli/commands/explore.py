@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcugen.cli.arguments import Arguments, OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import progress_shown, stdout, tell_warnings, write_json
-from mcugen.cli.option_values import several_of
 from mcugen.core.board import board_names
 from mcugen.core.errors import UsageError
 from mcugen.core.options import FOUR_BIT_GROUP_SIZES, GOALS, MIXED, PRECISIONS, CompileOptions
 from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import Arguments, OutputOptions, TaskArguments
+from mcugen.options.values import several_of
 
 if TYPE_CHECKING:
     from mcugen.explore.prepare import ExplorationSubject
@@ -26,23 +26,43 @@ ALL = "all"
 """Value of `--boards` that stands for all known boards."""
 
 
+@dataclass(frozen=True)
+class ExplorationOptions:
+    """The options of `mcugen explore` on which combinations are run, and which are best.
+
+    Attributes:
+        min_accuracy: Smallest value of the metric, if it is limited.
+        max_energy: Largest energy of a call in microjoules, if it is limited.
+        price: Prices of boards, as texts BOARD=PRICE.
+        simulate: Whether to run combinations under QEMU.
+        most_runs: Largest number of combinations to run.
+    """
+
+    min_accuracy: float | None
+    max_energy: float | None
+    price: list[str]
+    simulate: bool
+    most_runs: int
+
+
+@dataclass(frozen=True)
+class ExplorationView:
+    """The options of `mcugen explore` on what it shows: all combinations instead of the best, and a page."""
+
+    all_: bool
+    html: Path | None
+
+
 @takes_options
 def explore(
     model: Model,
     *,
     boards: str,
-    options: Arguments[CompileOptions],
-    quantizing: Arguments[Quantizing],
-    judging: Arguments[Judging],
-    min_accuracy: float | None,
-    max_energy: float | None,
-    price: list[str],
-    simulate: bool,
-    most_runs: int,
+    task: TaskArguments,
+    search: ExplorationOptions,
     sharing: Workers,
     cache: Path | None,
-    all_: bool,
-    html: Path | None,
+    view: ExplorationView,
     output_options: OutputOptions,
 ) -> None:
     """Compare a model on many boards, in several precisions, for several goals, and show the best combinations.
@@ -56,17 +76,18 @@ def explore(
     from mcugen.explore.search import Exploration, combinations
     from mcugen.explore.text import print_explored
 
+    options, quantizing = task.options, task.quantizing
     precisions, goals = _precisions(quantizing), several_of("--optimize", options.values["optimize"], GOALS)
-    requested, judged = options.having({"optimize": GOALS[0]}).build(), judging.build()
+    requested, judged = options.having({"optimize": GOALS[0]}).build(), task.judging.build()
     milliseconds = None if requested.max_latency is None else 1e3 * requested.max_latency
     memory = requested.max_ram, requested.max_flash
     exploration = Exploration(
-        _asked(model, requested, quantizing, judged, precisions),
-        combinations(_boards(boards), precisions, goals),
-        Demands(milliseconds, requested.max_cycles, *memory, max_energy, min_accuracy, judged.max_drop),
-        Prices(_prices(price)),
-        simulate,
-        most_runs,
+        _request(model, requested, quantizing, judged, precisions),
+        combinations(_board_names(boards), precisions, goals),
+        Demands(milliseconds, requested.max_cycles, *memory, search.max_energy, search.min_accuracy, judged.max_drop),
+        Prices(_parse_prices(search.price)),
+        search.simulate,
+        search.most_runs,
         sharing,
         store=user_store("explore") if cache is None else Store(cache),
     )
@@ -74,10 +95,10 @@ def explore(
         explored = exploration.run()
     write_json(output_options.json_, explored)
     tell_warnings([text for one in explored.outcomes if one.report is not None for text in one.report.warnings])
-    if html is not None:
-        write_text(html, explored_page(explored))
+    if view.html is not None:
+        write_text(view.html, explored_page(explored))
     if output_options.json_ != "-":
-        print_explored(explored, stdout, explored.outcomes if all_ else explored.front)
+        print_explored(explored, stdout, explored.outcomes if view.all_ else explored.front)
     explored.require()
 
 
@@ -90,7 +111,7 @@ def _precisions(quantizing: Arguments[Quantizing]) -> Sequence[str]:
     )
 
 
-def _asked(
+def _request(
     model: Path,
     options: CompileOptions,
     quantizing: Arguments[Quantizing],
@@ -102,11 +123,11 @@ def _asked(
 
     if MIXED not in precisions:  # Without a search for precisions, limits on accuracy are checked on results.
         judged = replace(judged, max_drop=None, min_sqnr=None)
-    by_precision = {precision: _quantizing(quantizing, precision) for precision in precisions}
+    by_precision = {precision: _quantizing_for(quantizing, precision) for precision in precisions}
     return ExplorationSubject(model, replace(options, max_latency=None, max_cycles=None), by_precision, judged)
 
 
-def _boards(text: str) -> Sequence[str]:
+def _board_names(text: str) -> Sequence[str]:
     """Return the names of boards in an option's value; `all` is every board but the host.
 
     Raises:
@@ -118,14 +139,14 @@ def _boards(text: str) -> Sequence[str]:
     return [name for name in board_names() if name != "host"] if names == [ALL] else names
 
 
-def _quantizing(arguments: Arguments[Quantizing], precision: str) -> Quantizing:
+def _quantizing_for(arguments: Arguments[Quantizing], precision: str) -> Quantizing:
     """Return the quantization options of one precision; float32 takes no samples."""
     if precision == "float32":
         return Quantizing(preprocess=arguments.values["preprocess"])
     return arguments.having({"precision": precision}).build()
 
 
-def _prices(texts: Sequence[str]) -> dict[str, float]:
+def _parse_prices(texts: Sequence[str]) -> dict[str, float]:
     """Return the price of each board, from texts BOARD=PRICE.
 
     Raises:

@@ -3,13 +3,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import CompilationTask, OutputOptions
+
+
+@dataclass(frozen=True)
+class PackageOptions:
+    """The options of `mcugen export` on the package.
+
+    Attributes:
+        zip_: Whether to write one zipped file.
+        package_version: Version of the package: MAJOR.MINOR.PATCH.
+        url: Web page of the package.
+        force: Whether to overwrite files that were edited, or that mcugen did not write.
+    """
+
+    zip_: bool
+    package_version: str
+    url: str
+    force: bool
 
 
 @takes_options
@@ -19,22 +35,18 @@ def export(
     board: str,
     format_: str,
     output: Path | None,
-    zip_: bool,
-    package_version: str,
-    url: str,
-    force: bool,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
+    packaging: PackageOptions,
+    task: CompilationTask,
     output_options: OutputOptions,
 ) -> None:
     """Write a package for an IDE or a build system (docs/how-to/export.md)."""
     from mcugen.api.compilation import Compilation
     from mcugen.export.task import Packaging
 
-    net = Compilation(model, board, options, quantizing, judging)
+    net = Compilation.of(model, board, task)
+    version, url = packaging.package_version, packaging.url
     with watched(net, output_options.quiet):
-        exported = net.export(format_, output, Packaging(package_version, url, zip_, force))
+        exported = net.export(format_, output, Packaging(version, url, packaging.zip_, packaging.force))
     write_json(output_options.json_, exported)
     tell_warnings(exported.report.warnings)
     if output_options.quiet:

@@ -10,15 +10,12 @@ from typing import Annotated
 
 import typer
 
-from mcugen.cli.arguments import Arguments
 from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout
-from mcugen.cli.option_table import settings_kinds
-from mcugen.cli.settings import FILE, MODEL, settings_text
+from mcugen.cli.settings import FILE, MODEL, settings_kinds, settings_text
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import TaskArguments
 
 
 @takes_options
@@ -26,9 +23,7 @@ def init(
     model: Annotated[Path | None, typer.Argument(help="ONNX file; else asked for", show_default=False)] = None,
     *,
     board: str,
-    options: Arguments[CompileOptions],
-    quantizing: Arguments[Quantizing],
-    judging: Arguments[Judging],
+    task: TaskArguments,
     force: bool,
 ) -> None:
     """Write mcugen.toml with the model, its board and the given options, which all commands then read."""
@@ -37,17 +32,16 @@ def init(
     path = Path(FILE)
     if path.exists() and not force:
         raise UsageError(f"{FILE} must not be there yet", "one", "give --force to replace it, or edit it")
-    model = model or Path(_asked("the model, an ONNX file"))
+    model = model or Path(_ask("the model, an ONNX file"))
     if not model.is_file():
         raise UsageError(f"{model}: the model must be a file", "none", "give the path of an ONNX file")
-    board = board or _asked("the board, a name of `mcugen boards`")
+    board = board or _ask("the board, a name of `mcugen boards`")
     load_board(board)
-    for arguments in (options, quantizing, judging):
-        arguments.build()
-    own = _beside(board) if board.endswith(".toml") else board
-    values: dict[str, object] = {MODEL: _beside(model), "board": own}
-    given = options.given() | quantizing.given() | judging.given()
-    values |= {name: _beside(value) if isinstance(value, Path) else value for name, value in given.items()}
+    task.build()
+    own = _relative_path(board) if board.endswith(".toml") else board
+    values: dict[str, object] = {MODEL: _relative_path(model), "board": own}
+    for name, value in task.given().items():
+        values[name] = _relative_path(value) if isinstance(value, Path) else value
     refused = next((name for name in values if name not in settings_kinds()), None)
     if refused:
         raise UsageError(f"{FILE} cannot hold what runs or links code", f"--{refused}", "give it to each command")
@@ -55,7 +49,7 @@ def init(
     stdout.print(f"{FILE} has {', '.join(values)}; next: mcugen report", highlight=False, markup=False, soft_wrap=True)
 
 
-def _asked(what: str) -> str:
+def _ask(what: str) -> str:
     """Return the user's answer at the terminal.
 
     Raises:
@@ -66,6 +60,6 @@ def _asked(what: str) -> str:
     return str(typer.prompt(what, err=True))
 
 
-def _beside(file: Path | str) -> str:
+def _relative_path(file: Path | str) -> str:
     """Return a path relative to the working directory, where the settings file is."""
     return Path(os.path.relpath(file)).as_posix()

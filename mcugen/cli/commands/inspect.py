@@ -4,20 +4,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from mcugen.cli.arguments import Ir, OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, printable
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import CompilationTask, Ir, OutputOptions
 
 if TYPE_CHECKING:
     from mcugen.driver.compilation_trace import CompilationTrace
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """The options of `mcugen inspect` on what it shows.
+
+    Attributes:
+        ir: The intermediate representation to print, if any.
+        memory: Whether to print the contents of the arena.
+        svg: File for a picture of the arena, if any.
+        html: File for a page with the graph, if any.
+        passes: Names of the passes whose effects are printed, separated by commas.
+        search: Whether to print the trace of the program search.
+    """
+
+    ir: Ir | None
+    memory: bool
+    svg: Path | None
+    html: Path | None
+    passes: str
+    search: bool
+
+    @property
+    def watched_passes(self) -> Sequence[str]:
+        """Return the names in `passes`."""
+        return [name.strip() for name in self.passes.split(",")] if self.passes else ()
 
 
 @takes_options
@@ -25,15 +50,8 @@ def inspect(
     model: Model,
     *,
     board: str,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
-    ir: Ir | None,
-    memory: bool,
-    svg: Path | None,
-    html: Path | None,
-    passes: str,
-    search: bool,
+    task: CompilationTask,
+    views: InspectOptions,
     output_options: OutputOptions,
 ) -> None:
     """Print the graph, MACs, parameters and peak memory; or the memory map, or what passes or the search did."""
@@ -49,38 +67,39 @@ def inspect(
     from mcugen.search.line_buffering import reasons_against_rows
     from mcugen.search.trace import SearchTrace
 
-    selected = {"--ir": ir is not None, "--memory": memory, "--passes": bool(passes), "--search": search}
-    shows_trace = bool(passes) or search
-    _check_outputs([name for name, is_selected in selected.items() if is_selected], output_options)
-    watched_passes = [name.strip() for name in passes.split(",")] if passes else ()
-    trace = CompilationTrace(watched=watched_passes, search=SearchTrace() if search else None)
-    net = Compilation(model, board, options, quantizing, judging, trace=trace)
+    shows_trace = bool(views.passes) or views.search
+    _check_outputs(views, output_options)
+    trace = CompilationTrace(watched=views.watched_passes, search=SearchTrace() if views.search else None)
+    net = Compilation.of(model, board, task, trace=trace)
     try:
         with watched(net, output_options.quiet):
             compiled = net.compiled
     finally:  # If the model is refused, the traces may show why.
-        _show_trace(trace, bool(passes), output_options.json_)
+        _show_trace(trace, bool(views.passes), output_options.json_)
     arena = memory_map(compiled.program, compiled.board.name, reasons_against_rows(compiled.graph))
     if not shows_trace:
-        write_json(output_options.json_, arena if memory else compiled.report)
+        write_json(output_options.json_, arena if views.memory else compiled.report)
     tell_warnings(compiled.report.warnings)
     if not output_options.quiet:
         tell_notes(compiled.report.notes)
-    if svg is not None:
-        write_text(svg, draw(arena))
-    if html is not None:
+    if views.svg is not None:
+        write_text(views.svg, draw(arena))
+    if views.html is not None:
         page = network_page(net.source.proto, compiled.graph, compiled.program, compiled.board.name)
-        write_text(html, page)
-    if ir is not None:
-        typer.echo(print_graph(compiled.graph) if ir is Ir.HIR else print_program(compiled.program), nl=False)
-    elif output_options.json_ != "-" and memory:
+        write_text(views.html, page)
+    if views.ir is not None:
+        typer.echo(print_graph(compiled.graph) if views.ir is Ir.HIR else print_program(compiled.program), nl=False)
+    elif output_options.json_ != "-" and views.memory:
         print_memory(arena, stdout)
     elif output_options.json_ != "-" and not shows_trace:
         print_model(compiled.graph, compiled.program, compiled.report, stdout)
 
 
-def _check_outputs(selected: Sequence[str], output_options: OutputOptions) -> None:
+def _check_outputs(views: InspectOptions, output_options: OutputOptions) -> None:
     """Raise UsageError if stdout would have to hold several results."""
+    is_selected = {"--ir": views.ir is not None, "--memory": views.memory}
+    is_selected |= {"--passes": bool(views.passes), "--search": views.search}
+    selected = [name for name in is_selected if is_selected[name]]
     if len(selected) > 1 or ("--ir" in selected and output_options.json_ == "-"):
         conflict = " and ".join([*selected, "--json -"][:2])
         raise UsageError("stdout can hold one result", conflict, "ask for one after the other")

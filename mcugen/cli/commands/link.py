@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mcugen.cli.arguments import Arguments, OutputOptions
 from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, shortened
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing
-
-if TYPE_CHECKING:
-    from mcugen.api.compilation import Compilation
+from mcugen.options.arguments import OutputOptions, TaskArguments
 
 
 @takes_options
@@ -30,19 +26,21 @@ def link(
     exclusive: list[str],
     set_: list[str],
     build: bool,
-    options: Arguments[CompileOptions],
-    quantizing: Arguments[Quantizing],
-    judging: Arguments[Judging],
+    task: TaskArguments,
     output_options: OutputOptions,
 ) -> None:
     """Compile several models to one folder of C source files, with shared code and constants stored once."""
+    from mcugen.api.compilation import Compilation
     from mcugen.deploy.linking import Linking
     from mcugen.deploy.linking.text import print_link
 
-    common = options.having({"name": ""}), quantizing, judging
-    settings = _settings(models, set_, [option.name for arguments in common for option in arguments.options])
-    nets = [_net(model, board, *common, own_settings) for model, own_settings in zip(models, settings, strict=True)]
-    name = options.values["name"] or Path(os.path.realpath(output)).name
+    common = replace(task, options=task.options.having({"name": ""}))
+    settings = _own_settings(models, set_, [option.name for part in common.parts for option in part.options])
+    nets = [
+        Compilation.of(model, board, common.overridden(own).build())
+        for model, own in zip(models, settings, strict=True)
+    ]
+    name = task.options.values["name"] or Path(os.path.realpath(output)).name
     linking = Linking(nets, name, [group.split(",") for group in exclusive])
     linking.check()
     for net in nets:
@@ -61,27 +59,7 @@ def link(
         print_link(result, stdout)
 
 
-def _net(
-    model: Path,
-    board: str,
-    options: Arguments[CompileOptions],
-    quantizing: Arguments[Quantizing],
-    judging: Arguments[Judging],
-    settings: Mapping[str, Sequence[str]],
-) -> Compilation:
-    """Return the compilation of one model, with its own options in place of common ones."""
-    from mcugen.api.compilation import Compilation
-
-    return Compilation(
-        model,
-        board,
-        options.overridden(settings).build(),
-        quantizing.overridden(settings).build(),
-        judging.overridden(settings).build(),
-    )
-
-
-def _settings(models: Sequence[Path], texts: Sequence[str], known: Sequence[str]) -> list[dict[str, list[str]]]:
+def _own_settings(models: Sequence[Path], texts: Sequence[str], known: Sequence[str]) -> list[dict[str, list[str]]]:
     """Return the own options of each model by name, from texts MODEL:OPTION=VALUE.
 
     Raises:

@@ -11,12 +11,12 @@ import typer
 
 from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import progress_shown, stdout, write_json
-from mcugen.cli.option_values import cpus
 from mcugen.core.board import load_board
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.core.version import __version__
 from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.values import cpus
 
 
 @takes_options

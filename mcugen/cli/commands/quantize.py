@@ -6,12 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_quantization, tell_warnings, watched, write_json
-from mcugen.core.options import CompileOptions
 from mcugen.distributed.sharing import Workers
-from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import CompilationTask, OutputOptions
 
 
 @takes_options
@@ -19,9 +17,7 @@ def quantize(
     model: Model,
     *,
     output: Path,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
+    task: CompilationTask,
     sharing: Workers,
     finetune: int,
     output_options: OutputOptions,
@@ -31,8 +27,8 @@ def quantize(
     from mcugen.codegen.write import replace_file
     from mcugen.quantization.summary import QuantizationSummary
 
-    quantizing = replace(quantizing, finetune=finetune)
-    net = Compilation(model, "host", options, quantizing, judging, workers=sharing)
+    task = replace(task, quantizing=replace(task.quantizing, finetune=finetune))
+    net = Compilation.of(model, "host", task, workers=sharing)
     with watched(net, output_options.quiet):
         quantized = net.quantized
     data = quantized.proto.SerializeToString(deterministic=True)

@@ -3,18 +3,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
-from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, command_text, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError
-from mcugen.core.options import CompileOptions
 from mcugen.distributed.sharing import Workers
-from mcugen.driver.tasks import Judging, Quantizing, Teaching
+from mcugen.driver.tasks import Teaching
+from mcugen.options.arguments import CompilationTask, OutputOptions
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """The options of `mcugen report` on its figures.
+
+    Attributes:
+        compare_layers: Whether to print the errors of all layers, in order.
+        diverged: SQNR in dB below which a layer of a quantized model counts as diverged.
+        wait_states: Wait states of flash in CPU cycles, in place of those in the board file.
+        extreme_inputs: Whether to run extreme inputs too.
+        html: File for the report as a page, if any.
+    """
+
+    compare_layers: bool
+    diverged: float
+    wait_states: int | None
+    extreme_inputs: bool
+    html: Path | None
 
 
 @takes_options
@@ -23,14 +41,8 @@ def report(
     model: Model,
     *,
     board: str,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
-    compare_layers: bool,
-    diverged: float,
-    wait_states: int | None,
-    extreme_inputs: bool,
-    html: Path | None,
+    task: CompilationTask,
+    figures: ReportOptions,
     teaching: Teaching | None,
     sharing: Workers,
     output_options: OutputOptions,
@@ -45,19 +57,19 @@ def report(
     from mcugen.reporting.text import print_report
     from mcugen.search.objective import Deadline
 
-    if compare_layers and not quantizing.is_wanted:
+    if figures.compare_layers and not task.quantizing.is_wanted:
         remedy = "give --precision int8 --calibration SAMPLES.npz and the float model"
         raise UsageError("--compare-layers needs a model that mcugen quantizes", "none", remedy)
-    net = Compilation(model, board, options, quantizing, judging, workers=sharing, teaching=teaching)
-    if extreme_inputs:
+    net = Compilation.of(model, board, task, teaching=teaching, workers=sharing)
+    if figures.extreme_inputs:
         require_simulated(net.target)
     with watched(net, output_options.quiet):
-        result = net.report(diverged=diverged, wait_states=wait_states)
-        if extreme_inputs:
+        result = net.report(diverged=figures.diverged, wait_states=figures.wait_states)
+        if figures.extreme_inputs:
             result = with_extremes(net.compiled, result, net.progress)
         if teaching is not None:
             result = replace(result, learning=net.learned())
-        if html is not None:
+        if figures.html is not None:
             result = replace(result, alternatives=net.alternatives())
     compiled = net.compiled
     result = replace(result, command=command_text(context))
@@ -65,11 +77,11 @@ def report(
     tell_warnings(result.warnings)
     if not output_options.quiet:
         tell_notes(result.notes)
-    if html is not None:
-        write_text(html, report_page(result))
+    if figures.html is not None:
+        write_text(figures.html, report_page(result))
     if output_options.json_ != "-":
-        print_report(result, stdout, compare_layers)
+        print_report(result, stdout, figures.compare_layers)
     require_fit(result, compiled.board)
-    deadline = Deadline.of(options, compiled.board)
+    deadline = Deadline.of(task.options, compiled.board)
     if deadline is not None:
         require_deadline(deadline, result)

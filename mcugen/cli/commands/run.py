@@ -7,8 +7,7 @@ from pathlib import Path
 
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell_notes, tell_warnings, watched
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import CompilationTask
 
 
 @takes_options
@@ -18,9 +17,7 @@ def run(
     board: str,
     inputs: Path,
     output: Path,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
+    task: CompilationTask,
     quiet: bool,
 ) -> None:
     """Run the generated code on samples and write its outputs."""
@@ -29,7 +26,7 @@ def run(
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import replace_file
 
-    net = Compilation(model, board, options, quantizing, judging)
+    net = Compilation.of(model, board, task)
     with watched(net, quiet):
         arrays = net.run(inputs)
     tell_warnings(net.warnings)

@@ -6,11 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import tell, tell_notes, tell_warnings, watched, write_json
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import CompilationTask, OutputOptions
 
 
 @takes_options
@@ -20,9 +18,7 @@ def update(
     board: str,
     for_: Path,
     output: Path,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
+    task: CompilationTask,
     output_options: OutputOptions,
 ) -> None:
     """Write a new file of weights for existing code, from a retrained model of the same structure."""
@@ -31,9 +27,9 @@ def update(
     from mcugen.codegen.write import replace_file
 
     installed = InstalledCode.of(for_)
-    version = options.weights_version or installed.version + 1
-    same = replace(options, name=installed.name, updatable=True, weights_version=version)
-    net = Compilation(model, board, same, quantizing, judging)
+    version = task.options.weights_version or installed.version + 1
+    same = replace(task.options, name=installed.name, updatable=True, weights_version=version)
+    net = Compilation.of(model, board, replace(task, options=same))
     with watched(net, output_options.quiet):
         compiled = net.compiled
     file = installed.update(compiled.bundle)

@@ -3,19 +3,54 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcugen.cli.arguments import OutputOptions
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, VerificationError
-from mcugen.core.options import CompileOptions
-from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import CompilationTask, OutputOptions
 
 if TYPE_CHECKING:
     from mcugen.deploy.validation.figures import ValidationReport
+    from mcugen.deploy.validation.session import ValidationSetup
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """The options of `mcugen validate` on the connection to the board; see ValidationSetup."""
+
+    port: str
+    baud: int
+    timeout: float
+    layer_samples: int
+    simulate: bool
+
+    def wiring(self) -> ValidationSetup:
+        """Return the options as the validation takes them.
+
+        Raises:
+            UsageError: A number is not positive.
+        """
+        from mcugen.deploy.validation.session import ValidationSetup
+
+        return ValidationSetup(self.port, self.baud, self.timeout, self.layer_samples, self.simulate)
+
+
+@dataclass(frozen=True)
+class ValidationFiles:
+    """The files that `mcugen validate` writes.
+
+    Attributes:
+        write: Folder of the code; if it is given, nothing is run.
+        runs: File that the measured cycles of layers are added to.
+        html: File for the result as a page.
+    """
+
+    write: Path | None
+    runs: Path | None
+    html: Path | None
 
 
 @takes_options
@@ -23,46 +58,37 @@ def validate(
     model: Model,
     *,
     board: str,
-    port: str,
-    baud: int,
-    timeout: float,
-    layer_samples: int,
-    simulate: bool,
-    write: Path | None,
-    runs: Path | None,
-    html: Path | None,
-    options: CompileOptions,
-    quantizing: Quantizing,
-    judging: Judging,
+    connection: ConnectionOptions,
+    files: ValidationFiles,
+    task: CompilationTask,
     output_options: OutputOptions,
 ) -> None:
     """Run the model on a connected board, and check accuracy, the bits of every layer, cycles and stack."""
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import write_text
     from mcugen.deploy.validation.runs import RunsFile
-    from mcugen.deploy.validation.session import ValidationSetup, validate_model
+    from mcugen.deploy.validation.session import validate_model
     from mcugen.deploy.validation.text import print_validation, validation_page
 
-    net = Compilation(model, board, replace(options, validation=True), quantizing, judging)
-    if write is not None:
+    net = Compilation.of(model, board, replace(task, options=replace(task.options, validation=True)))
+    if files.write is not None:
         with watched(net, output_options.quiet):
-            folder = net.write(write)
+            folder = net.write(files.write)
         if not output_options.quiet:
             tell(f"{folder}: add {net.compiled.bundle.name}_validate.c to your firmware, as its header says")
         return
-    if not port:
+    if not connection.port:
         remedy = "name the board's, or --port simulator; --write DIR writes the files for the firmware"
         raise UsageError("--port must say where the board is", "none", remedy)
-    known = None if runs is None else RunsFile.at(runs)
-    wiring = ValidationSetup(port, baud, timeout, layer_samples, simulate)
+    known = None if files.runs is None else RunsFile.at(files.runs)
     with watched(net, output_options.quiet):
-        result = validate_model(net, wiring)
+        result = validate_model(net, connection.wiring())
     write_json(output_options.json_, result)
     tell_warnings(net.compiled.report.warnings)
     if not output_options.quiet:
         tell_notes(result.notes)
-    if html is not None:
-        write_text(html, validation_page(result))
+    if files.html is not None:
+        write_text(files.html, validation_page(result))
     if known is not None:
         known.add(result)
     if output_options.json_ != "-":

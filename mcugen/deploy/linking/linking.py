@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 from mcugen.api.compilation import Compilation
+from mcugen.api.model import Model
 from mcugen.autotuning.step_latency import longest_steps, with_steps
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.draft import Draft
@@ -31,15 +32,20 @@ class Linking:
     `exclusive` are groups of names of models of which no two ever run at the same time, so that they share memory. All
     methods raise the errors of mcugen.core.errors.
 
-        nets = [Compilation("digits.onnx", "stm32f411"), Compilation("words.onnx", "stm32f411")]
-        firmware = Linking(nets, "firmware", exclusive=[("digits", "words")])
+        models = [mcugen.compile("digits.onnx", "stm32f411"), mcugen.compile("words.onnx", "stm32f411")]
+        firmware = mcugen.Linking(models, "firmware", exclusive=[("digits", "words")])
         firmware.write("firmware")
         print(firmware.report().flash)
     """
 
-    nets: Sequence[Compilation]
+    nets: Sequence[Model | Compilation]
     name: str
     exclusive: Sequence[Sequence[str]] = ()
+
+    @property
+    def _compilations(self) -> Sequence[Compilation]:
+        """Return the compilations of the models."""
+        return [model.compilation if isinstance(model, Model) else model for model in self.nets]
 
     @cached_property
     def models(self) -> list[CompiledModel]:
@@ -57,23 +63,23 @@ class Linking:
         Raises:
             UsageError: There are no models, they are not for one board, or the options of one are wrong.
         """
-        training = next((net.options.training for net in self.nets if net.options.training), None)
+        training = next((net.options.training for net in self._compilations if net.options.training), None)
         if training is not None:
             raise UsageError("models of a firmware do not learn yet", f"--train {training.layers}", "leave out --train")
-        if not self.nets:
+        if not self._compilations:
             raise UsageError("a firmware must have models", "none", "give some")
-        boards = list(dict.fromkeys(net.target.name for net in self.nets))
+        boards = list(dict.fromkeys(net.target.name for net in self._compilations))
         if len(boards) > 1:
             rule = "the models of a firmware must be for one board"
             raise UsageError(rule, " and ".join(boards), "compile them for one")
-        for net in self.nets:
+        for net in self._compilations:
             net.check()
 
     @cached_property
     def _separate_models(self) -> list[CompiledModel]:
         """Return the models, each compiled without the others."""
         self.check()
-        models = [net.compiled for net in self.nets]
+        models = [net.compiled for net in self._compilations]
         names = [model.bundle.name for model in models]
         used_names = [self._identifier, *names]
         twice = next((name for name in used_names if used_names.count(name) > 1), None)
@@ -141,7 +147,7 @@ class Linking:
             drafts = [draft if n == number else other.draft for n, other in enumerate(self._separate_models)]
             return render_firmware(SharingPlan(self._identifier, drafts, self._pairs), {}).models[number]
 
-        layer_cycles = longest_steps(model, step_cycles(model, self.nets[number].progress, in_firmware))
+        layer_cycles = longest_steps(model, step_cycles(model, self._compilations[number].progress, in_firmware))
         if max(layer_cycles, default=0) > limit:
             name = model.bundle.name
             longest = f"{max(layer_cycles):,} in the firmware, where kernels are shared"

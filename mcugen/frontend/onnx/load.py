@@ -47,19 +47,33 @@ def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         known = recognize_format(path) if path.is_dir() else None
         rule, remedy = f"{path}: the model must be a readable file", known.remedy if known else "check the path"
         raise ModelError(rule, known.name if known else str(error.strerror), remedy) from error
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(data)
-    except DecodeError as error:
-        raise _no_model(path, "bytes that are no ONNX protobuf") from error
-    if not model.HasField("graph"):
-        raise _no_model(path, "no graph in it")
+    model = parse_model(data, path)
     external = load_external_data(model, path)
     return model, hashlib.sha256(data + external).hexdigest()
 
 
+def parse_model(data: bytes, place: Path) -> onnx.ModelProto:
+    """Return the model in the bytes of a file; it is not checked yet.
+
+    Args:
+        data: The bytes.
+        place: The file, or a name for messages.
+
+    Raises:
+        ModelError: The bytes are not an ONNX model.
+    """
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise _no_model(place, "bytes that are no ONNX protobuf") from error
+    if not model.HasField("graph"):
+        raise _no_model(place, "no graph in it")
+    return model
+
+
 def _no_model(path: Path, fault: str) -> ModelError:
-    known = recognize_format(path)
+    known = recognize_format(path) if path.is_file() else None
     remedy = known.remedy if known else "export the model again"
     return ModelError(f"{path}: the file must be an ONNX model", known.name if known else fault, remedy)
 

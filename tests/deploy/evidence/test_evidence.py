@@ -14,14 +14,17 @@ import pytest
 from command_line import mcugen
 from cyclonedx.model.bom import Bom
 
-from mcugen import CompiledModel, CompileOptions, compile_model, load_board
 from mcugen.api.compilation import Compilation
+from mcugen.core.board import load_board
+from mcugen.core.options import CompileOptions
 from mcugen.deploy.evidence.coverage import MIN_CONDITION_COVERAGE_GCC, Coverage, file_coverage, gcc_version
 from mcugen.deploy.evidence.folder import TOOL_DEPENDENT_FILES, Evidence, gather_evidence
 from mcugen.deploy.evidence.requirements import REQUIREMENTS
 from mcugen.deploy.evidence.sources import Deviation, layer_call_lines, parse_deviations, parse_functions
 from mcugen.deploy.evidence.text import coverage_text, format_code
 from mcugen.deploy.evidence.trace import find_untraced, trace
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Judging
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,10 +12,11 @@ from command_line import mcugen
 from onnx_models import Net
 from serial_lines import Noise, Resets, on_socket, on_terminal
 
-from mcugen import CompileOptions, compile_model
 from mcugen.api.compilation import Compilation
 from mcugen.calibration.files import read_runs
+from mcugen.core.options import CompileOptions
 from mcugen.deploy.validation.session import SIMULATOR_PORT, ValidationSetup, validate_model
+from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Judging
 from mcugen.simulation.build import build_wire_target
 from mcugen.simulation.execute import qemu_program

@@ -16,7 +16,8 @@ from command_line import mcugen
 from serial_lines import on_socket
 from test_wire import PATIENCE, SAMPLES, small
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation.build import HARNESS_DIR, Checks, build_wire_host
 
 XTENSA = Path(__file__).resolve().parent / "xtensa"

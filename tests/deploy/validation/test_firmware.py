@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 
 ROOT = Path(__file__).resolve().parents[3]
 STRICT = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-c", "-I", ".")

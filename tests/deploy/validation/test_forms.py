@@ -11,9 +11,10 @@ import pytest
 from model_variants import MODELS
 from serial_lines import Resets, on_socket
 
-from mcugen import CompiledModel, compile_model
 from mcugen.deploy.validation.figures import ValidationReport, Verdict
 from mcugen.deploy.validation.session import SIMULATOR_PORT, ValidationSetup, validate
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
 from mcugen.simulation.build import Checks, build_wire_host

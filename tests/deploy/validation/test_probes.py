@@ -20,7 +20,8 @@ import pytest
 from command_line import Done, mcugen
 from onnx_models import Net
 
-from mcugen import CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation.build import Checks, build_wire_host
 
 

@@ -20,15 +20,17 @@ from fake_board import DONE, PAUSED, PROGRESS, ROWS, Clock, FakeBoard, Grammar, 
 from onnx_models import Net
 from rich.console import Console
 
-from mcugen import CompiledModel, CompileOptions, compile_model
 from mcugen.cli.commands.console import _json_of
 from mcugen.core.errors import BoardError, VerificationError
+from mcugen.core.options import CompileOptions
 from mcugen.deploy.validation import device, links, session
 from mcugen.deploy.validation.device import Device
 from mcugen.deploy.validation.frames import ANSWER_KIND_OFFSET, Frame, Kind
 from mcugen.deploy.validation.runner import Runner
 from mcugen.deploy.validation.session import ValidationSetup
 from mcugen.deploy.validation.text import print_validation
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.evaluation.metrics import METRICS
 from mcugen.evaluation.samples import Samples
 

@@ -17,9 +17,10 @@ from command_line import Done, mcugen
 from onnx_models import Net
 from serial_lines import Chatter, Fault, Noise, Resets, Rubbish, Silence, WrongBaud, on_socket, on_terminal
 
-from mcugen import CompileOptions, compile_model
 from mcugen.codegen.bundle import Bundle
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.simulation.build import Checks, build_wire_host
 from mcugen.simulation.execute import host_program
 

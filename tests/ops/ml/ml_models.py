@@ -11,7 +11,9 @@ from checks import check_c
 from onnx import helper
 from onnx_models import assert_close, onnxruntime_outputs
 
-from mcugen import CompiledModel, CompileOptions, compile_model
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiled import CompiledModel
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.interpreter import interpret
 
 ML = "ai.onnx.ml"

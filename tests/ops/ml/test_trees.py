@@ -11,8 +11,9 @@ import pytest
 from ml_models import LABEL_AND_SCORES, ML, MlCases
 from onnx import helper
 
-from mcugen import CompileOptions, compile_model
 from mcugen.core.errors import McugenError, UnsupportedError, UsageError
+from mcugen.core.options import CompileOptions
+from mcugen.driver.compiler import compile_model
 from mcugen.hir.types import DType
 from mcugen.ops.ml.forest import MAX_NESTED_IFS, Forest, Leaf, Line, Split, nested_ifs
 from mcugen.ops.onnx_node import Refusal

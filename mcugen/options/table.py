@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of all options of all commands; see mcugen.cli.option for its columns.
+"""The table of all options of all commands; see mcugen.options.option for its columns.
 
 The command line, shell completion, `mcugen.toml`, `mcugen link --set` and docs/reference/options.md follow from it.
 Conflicts between options are in mcugen.driver.option_conflicts, as Python code that sets fields meets them too.
@@ -9,10 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcugen.cli import option_values as values
-from mcugen.cli.arguments import TARGETS, Ir
-from mcugen.cli.option import REQUIRED, Option
-from mcugen.cli.settings import MODEL, Kinds
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.core.board import board_names
 from mcugen.core.options import (
@@ -36,6 +32,9 @@ from mcugen.core.options import (
 )
 from mcugen.core.version import __version__
 from mcugen.export.formats import FORMATS
+from mcugen.options import values
+from mcugen.options.arguments import TARGETS, Ir
+from mcugen.options.option import REQUIRED, Option
 
 CODE = ("init", "compile", "report", "export", "link", "update", "evidence", "validate")
 """Commands that write generated code, or figures about it, and so have options on what the code contains."""
@@ -73,14 +72,15 @@ OPTIONS = (
     Option("--validation", bool, "add the firmware's part of `mcugen validate` (docs/how-to/validate.md)",
            ("compile",), "CompileOptions.validation", by_hand=True),
     Option("--dim", list[str], "fix a symbolic dimension: N=1; or give the range of its sizes at run time: T=1..64",
-           READ, "CompileOptions.dims", READING, parse=values.dims),
+           READ, "CompileOptions.dims", READING, parse=values.dims, from_python=values.texts_of_ranges),
     Option("--bind", list[str], "fix an input at compile time: NAME=[1, 2] or NAME=file.npy",
-           READ, "CompileOptions.bound", READING, parse=values.bound),
+           READ, "CompileOptions.bound", READING, parse=values.bound, from_python=values.texts_of_arrays),
     Option("--input-type", list[str],
            f"pass whole numbers for a float input, unscaled: NAME=uint8 ({', '.join(INPUT_TYPES)})",
-           READ, "CompileOptions.input_types", READING, parse=values.input_types),
+           READ, "CompileOptions.input_types", READING, parse=values.input_types,
+           from_python=values.texts_of_pairs),
     Option("--state", list[str], "keep an output as an input of the next call, OUTPUT:INPUT: h_out:h_in",
-           READ, "CompileOptions.states", READING, parse=values.states),
+           READ, "CompileOptions.states", READING, parse=values.states, from_python=values.texts_of_states),
     Option("--input-pipeline", str,
            "generate code that converts raw data to the input, and convert samples alike: "
            "'image=rgb565, rgb, scale=1/255', or a file (docs/how-to/pipelines.md)",
@@ -115,7 +115,7 @@ OPTIONS = (
     Option("--place", list[str],
            "memories of the board for data: auto, or arena=dtcm+ocram, weights=flash, hot-weights=dtcm:32768 "
            "(docs/how-to/memory.md)",
-           RUN, "CompileOptions.place", MEMORY, parse=values.places),
+           RUN, "CompileOptions.place", MEMORY, parse=values.places, from_python=values.texts_of_pairs),
     Option("--weights-blob", bool, "write the weights to a file, whose address the run function takes",
            RUN, "CompileOptions.weights_blob", APART),
     Option("--updatable", bool,
@@ -160,7 +160,8 @@ OPTIONS = (
            RUN, "CompileOptions.training.optimizer", LEARNING, default=OPTIMIZER_NAMES[0], choices=OPTIMIZER_NAMES),
     Option("--train-weights", str,
            "type of trained weights: float32, int8 (not with adam), or auto: int8 if float32 does not fit",
-           RUN, "CompileOptions.training.precision", LEARNING, default=TRAINED_PRECISIONS[0], choices=TRAINED_PRECISIONS),
+           RUN, "CompileOptions.training.precision", LEARNING,
+           default=TRAINED_PRECISIONS[0], choices=TRAINED_PRECISIONS),
     Option("--statistics", str,
            "means and variances of batch normalization behind the first trained layer: frozen, or updated by samples",
            RUN, "CompileOptions.training.statistics", LEARNING, default=STATISTICS_MODES[0], choices=STATISTICS_MODES),
@@ -176,7 +177,8 @@ OPTIONS = (
            CODE, "CompileOptions.helpers", CODE_FUNCTIONS),
     Option("--labels", Path,
            "file with the names of an output's classes, one on each line, for strings in C; implies --helpers",
-           CODE, "CompileOptions.labels", CODE_FUNCTIONS, parse=values.labels, implies="helpers"),
+           CODE, "CompileOptions.labels", CODE_FUNCTIONS, parse=values.labels, from_python=values.names,
+           implies="helpers"),
     Option("--stack-bound", bool, "state in the header the largest stack of a run, as built by the board's compiler",
            CODE, "CompileOptions.stack_bound", SAFETY),
     Option("--self-test", int,
@@ -186,12 +188,12 @@ OPTIONS = (
     Option("--plausible", list[str],
            "add NAME_check_outputs, which detects outputs outside of a range: NAME=LOW..HIGH; or 'samples' for the "
            "ranges that all outputs have on your samples",
-           CODE, "CompileOptions.plausible", SAFETY, parse=values.plausible),
+           CODE, "CompileOptions.plausible", SAFETY, parse=values.plausible, from_python=values.texts_of_ranges),
 
     Option("--precision", str, "precision of the arithmetic: {choices}; int8 if samples are given",
            QUANTIZE, "Quantizing.precision", choices=(*PRECISIONS, *FOUR_BIT_GROUP_SIZES, MIXED)),
     Option("--calibration", Path, "samples for the ranges of quantization: .npz, .npy, or a folder of .npy, .npz, .png",
-           QUANTIZE, "Quantizing.calibration"),
+           QUANTIZE, "Quantizing.calibration", from_python=values.samples),
     Option("--profile", Path, "profile by `mcugen profile`, instead of samples or in addition",
            QUANTIZE, "Quantizing.profile", QUANTIZATION),
     Option("--synthetic", str,
@@ -214,10 +216,10 @@ OPTIONS = (
     Option("--without", list[str], "leave out a technique: {choices}", (*QUANTIZE, "profile"),
            "Quantizing.scheme.without", QUANTIZATION, parse=values.techniques, choices=tuple(values.TECHNIQUES)),
     Option("--layer", list[str], "precision of one layer: NAME=float32",
-           QUANTIZE, "Quantizing.layers", QUANTIZATION, parse=values.layers),
+           QUANTIZE, "Quantizing.layers", QUANTIZATION, parse=values.layers, from_python=values.texts_of_pairs),
 
     Option("--data", Path, "evaluation samples, .npz; labels in `labels` or `y`, or boxes in `boxes`",
-           QUANTIZE, "Judging.data"),
+           QUANTIZE, "Judging.data", from_python=values.samples),
     Option("--pixel-scale", float, "factor from `x_uint8` samples to a float input",
            (*QUANTIZE, "profile"), "Judging.pixel_scale", SAMPLES, default=1.0),
     Option("--metric", str,
@@ -234,7 +236,7 @@ OPTIONS = (
            QUANTIZE, "Judging.max_weights", QUANTIZATION, parse=values.share),
 
     Option("--lesson", Path, "samples with labels that a model with --train is trained on, one by one",
-           LEARN, "Teaching.lesson", LEARNING),
+           LEARN, "Teaching.lesson", LEARNING, from_python=values.samples),
     Option("--rate", float, "learning rate", LEARN, "Teaching.rate", LEARNING, default=0.01, min=0.0),
     Option("--epochs", int, "number of passes over the samples of --lesson", LEARN, "Teaching.epochs",
            LEARNING, default=1, min=1),
@@ -346,8 +348,3 @@ def find_option(name: str, command: str) -> Option:
 def options_that_set(target: type, command: str) -> tuple[Option, ...]:
     """Return the options of a command that set fields of a class."""
     return tuple(o for o in OPTIONS if TARGETS.get(o.target) is target and command in o.commands)
-
-
-def settings_kinds() -> Kinds:
-    """Return the value types of the options that `mcugen.toml` may contain, by name."""
-    return {MODEL: Path} | {option.name: option.base for option in OPTIONS if option.is_in_settings}

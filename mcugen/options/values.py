@@ -11,9 +11,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mcugen.codegen.libraries import LIBRARIES
 from mcugen.core.errors import UsageError, shortened
@@ -147,10 +147,25 @@ def states(flag: str, texts: list[str]) -> dict[str, str]:
 _MOST_LABEL_BYTES = 10**6
 
 
-def labels(flag: str, path: Path | None) -> tuple[str, ...]:
-    """Read the names of classes from a file with one name on each line; empty lines at the end are ignored."""
-    if path is None:
+def labels(flag: str, source: Path | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the names of classes: those given, or the lines of a file without empty lines at its end."""
+    if source is None:
         return ()
+    lines = source if isinstance(source, tuple) else _lines(flag, source)
+    place = f"'{source}': " if isinstance(source, Path) else ""
+    if not any(line.strip() for line in lines) or any(len(line) > MAX_LABEL_CHARACTERS for line in lines):
+        is_long = any(line.strip() for line in lines)
+        fault = f"a line of more than {MAX_LABEL_CHARACTERS} characters" if is_long else "nothing"
+        raise UsageError(f"{flag} must name a class a line", f"{place}{fault}", "e.g. cat, a line below it dog")
+    return lines
+
+
+def _lines(flag: str, path: Path) -> tuple[str, ...]:
+    """Return the lines of a text file without empty lines at its end.
+
+    Raises:
+        UsageError: The file is too large, or not text in UTF-8.
+    """
     with open_regular(path) as file:
         data = file.read(_MOST_LABEL_BYTES + 1)
     rule = f"{flag} must be a text file in UTF-8 of at most {_MOST_LABEL_BYTES:,} bytes"
@@ -160,11 +175,54 @@ def labels(flag: str, path: Path | None) -> tuple[str, ...]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(rule, f"'{path}': {error.reason} at byte {error.start}", "save it as UTF-8") from error
-    lines = tuple(line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n"))
-    if text.strip() == "" or any(len(line) > MAX_LABEL_CHARACTERS for line in lines):
-        fault = "nothing" if text.strip() == "" else f"a line of more than {MAX_LABEL_CHARACTERS} characters"
-        raise UsageError(f"{flag} must name a class a line", f"'{path}': {fault}", "e.g. cat, a line below it dog")
-    return lines
+    return tuple(line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n"))
+
+
+def texts_of_pairs(values: Mapping[str, object]) -> list[str]:
+    """Return the texts NAME=VALUE for a dictionary in Python."""
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def texts_of_states(values: Mapping[str, str]) -> list[str]:
+    """Return the texts OUTPUT:INPUT of `--state` for a dictionary in Python."""
+    return [f"{output}:{target}" for output, target in values.items()]
+
+
+def texts_of_ranges(values: Mapping[str, object]) -> list[str]:
+    """Return the texts NAME=NUMBER or NAME=LOW..HIGH for a dictionary from names to numbers or pairs of numbers."""
+    return [f"{name}={'..'.join(map(str, _ends(value)))}" for name, value in values.items()]
+
+
+def _ends(value: Any) -> Sequence[int | float]:
+    """Return the numbers of a range, or a single number, as Python writes them without loss."""
+    ends = value if isinstance(value, tuple | list) else (value,)
+    return [int(end) if end == int(end) else float(end) for end in ends]
+
+
+def texts_of_arrays(values: Mapping[str, object]) -> list[str]:
+    """Return the texts NAME=JSON of `--bind` for a dictionary from names to arrays, lists or numbers."""
+    import numpy as np
+
+    return [f"{name}={json.dumps(np.asarray(value).tolist())}" for name, value in values.items()]
+
+
+def samples(value: object) -> object:
+    """Return samples in Python as a path or as arrays by name."""
+    from mcugen.evaluation.python_samples import sample_source
+
+    return sample_source(value)
+
+
+def names(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of classes that Python gives in place of a file; `labels` checks them.
+
+    Raises:
+        TypeError: A name is not a text.
+    """
+    texts = tuple(values)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError
+    return texts
 
 
 def _number(text: str) -> float | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The description of one option, from which the command line, settings files and documents are derived."""
+"""The description of one option, from which command line, settings files, Python keywords and documents follow."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter
 from keyword import iskeyword
-from typing import Annotated, Any, get_args, get_origin
-
-import typer
+from typing import Any, get_args, get_origin
 
 from mcugen.core.errors import UsageError, shortened
 
@@ -37,6 +35,8 @@ class Option:
         default: Value if the option is absent, or REQUIRED. None stands for False of a flag and "" of a text.
         parse: Function from the flag (for messages) and the value to the value of the field.
         choices: Values that the shell completes, or a function that returns them.
+        from_python: Function from a Python value that the command line cannot express, such as a dictionary or an
+            array, to what `parse` takes; it raises TypeError or ValueError for other values.
         implies: Another field of the same class, a flag, that the option turns on.
         by_hand: Whether a settings file cannot give the option, because it runs or links code, or is for one command.
         show_default: Whether help shows the default.
@@ -55,6 +55,7 @@ class Option:
     default: Any = None
     parse: Callable[[str, Any], Any] | None = None
     choices: Iterable[str] | Callable[[], Iterable[str]] = ()
+    from_python: Callable[[Any], Any] | None = None
     implies: str = ""
     by_hand: bool = False
     show_default: bool = True
@@ -108,29 +109,7 @@ class Option:
     def description(self) -> str:
         """Return the help text with the choices filled in."""
         has_choices = "{choices}" in self.help  # The names of boards are only read to complete one.
-        return self.help.replace("{choices}", ", ".join(self._choices())) if has_choices else self.help
-
-    @property
-    def info(self) -> Any:
-        """Return the Typer description of the option."""
-        return typer.Option(
-            *self.flags.split(),
-            help=self.description,
-            rich_help_panel=self.panel or None,
-            autocompletion=self._complete if self.choices else None,
-            show_default=self.show_default,
-            min=self.min,
-            max=self.max,
-            envvar=self.envvar,
-        )
-
-    @property
-    def parameter(self) -> Parameter:
-        """Return the function parameter from which Typer makes the option."""
-        kind = self.kind if self.initial is not None else self.kind | None
-        return Parameter(
-            self.parameter_name, Parameter.KEYWORD_ONLY, default=self.initial, annotation=Annotated[kind, self.info]
-        )
+        return self.help.replace("{choices}", ", ".join(self.known_values())) if has_choices else self.help
 
     def read(self, value: Any) -> Any:
         """Convert a value of the command line to the value of the field.
@@ -169,10 +148,6 @@ class Option:
         except ValueError as error:
             raise UsageError(f"{self.flag} must be a {'whole ' * (self.kind is int)}number", fault) from error
 
-    def _choices(self) -> Iterable[str]:
+    def known_values(self) -> Iterable[str]:
+        """Return the values in `choices`, which a function may have to read first."""
         return self.choices() if callable(self.choices) else self.choices
-
-    def _complete(self, incomplete: str) -> list[str]:
-        """Return what a shell offers for the last of several values separated by commas."""
-        before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{word}" for word in self._choices() if word.startswith(last)]

@@ -6,13 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mcugen.cli.option import REQUIRED, Option
-from mcugen.cli.option_table import CODE, OPTIONS, QUANTIZE, READ, RUN
 from mcugen.driver.option_conflicts import CONFLICTS
+from mcugen.options.keywords import keyword_options
+from mcugen.options.option import REQUIRED, Option
+from mcugen.options.table import CODE, OPTIONS, QUANTIZE, READ, RUN
 
 _GROUPS = {"read a model": READ, "compile": RUN, "quantize": QUANTIZE, "write code": CODE}
 """Groups of commands by what they do; a group comes before those that it contains."""
 _KINDS = {str: " TEXT", int: " INTEGER", float: " NUMBER", Path: " PATH", bool: "", list: " TEXT …"}
+_KEYWORDS = [option for command in ("compile", "quantize") for option in keyword_options(command).values()]
+"""The options that are keywords of the Python interface."""
 _COLUMNS = ("option", "what it does", "default", "commands", "Python", "file")
 
 
@@ -42,13 +45,12 @@ def _row(option: Option) -> Sequence[str]:
     flags = f"`{', '.join(option.flags.split())}{_KINDS.get(option.base, ' WORD')}`"
     is_told = option.show_default and option.default not in (None, REQUIRED) and option.kind is not bool
     default = f"`{option.default}`" if is_told else "required" * (option.default is REQUIRED)
-    is_public = option.field and option.target not in ("OutputOptions", "Workers")
-    field = f"`{option.field}`" if is_public else ""
-    return flags, option.description, default, _commands(option), field, "✓" * option.is_in_settings
+    keyword = f"`{option.parameter_name}`" * (option in _KEYWORDS)
+    return flags, option.description, default, _commands(option), keyword, "✓" * option.is_in_settings
 
 
 def _commands(option: Option) -> str:
     """Return the commands that have an option, with groups by their titles."""
     titles = [title for title, group in _GROUPS.items() if set(group) <= set(option.commands)][:1]
-    others = [command for command in option.commands if not any(command in _GROUPS[title] for title in titles)]
-    return ", ".join([f"that {title}" for title in titles] + others)
+    single = [command for command in option.commands if not any(command in _GROUPS[title] for title in titles)]
+    return ", ".join([f"that {title}" for title in titles] + single)

@@ -9,11 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from mcugen.cli.option import Option
-from mcugen.cli.option_values import library_files
 from mcugen.core.options import CompileOptions, Training
 from mcugen.distributed.sharing import Workers
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
+from mcugen.options.option import Option
+from mcugen.options.values import library_files
 
 T = TypeVar("T")
 """Type of the class whose fields options set (see TARGETS)."""
@@ -94,6 +94,47 @@ class Arguments(Generic[T]):
     def given(self) -> dict[str, Any]:
         """Return the values that differ from their defaults."""
         return {o.name: self.values[o.name] for o in self.options if self.values[o.name] != o.initial}
+
+
+@dataclass(frozen=True)
+class CompilationTask:
+    """The task that options give to all commands that compile: the wanted code, its quantization and its evaluation."""
+
+    options: CompileOptions
+    quantizing: Quantizing
+    judging: Judging
+
+
+@dataclass(frozen=True)
+class TaskArguments:
+    """The values of the options from which a CompilationTask is built, as the command line gives them."""
+
+    options: Arguments[CompileOptions]
+    quantizing: Arguments[Quantizing]
+    judging: Arguments[Judging]
+
+    @property
+    def parts(self) -> tuple[Arguments[CompileOptions], Arguments[Quantizing], Arguments[Judging]]:
+        """Return the arguments of each part of the task."""
+        return self.options, self.quantizing, self.judging
+
+    def build(self) -> CompilationTask:
+        """Return the task.
+
+        Raises:
+            UsageError: The value of an option is invalid, or options contradict each other; the message names them.
+        """
+        return CompilationTask(self.options.build(), self.quantizing.build(), self.judging.build())
+
+    def overridden(self, settings: Mapping[str, Sequence[str]]) -> TaskArguments:
+        """Return the arguments with values from texts by the names of options; see `Arguments.overridden`."""
+        return TaskArguments(
+            self.options.overridden(settings), self.quantizing.overridden(settings), self.judging.overridden(settings)
+        )
+
+    def given(self) -> dict[str, Any]:
+        """Return the values of all parts that differ from their defaults."""
+        return {name: value for part in self.parts for name, value in part.given().items()}
 
 
 def _compile_options(

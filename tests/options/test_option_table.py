@@ -7,63 +7,36 @@ from dataclasses import fields
 from inspect import signature, unwrap
 from operator import attrgetter
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import typer
 from command_line import mcugen
 from markers import replace_between_markers
+from option_texts import NEEDED, text_of, title
 
 from mcugen.cli.app import app
-from mcugen.cli.arguments import TARGETS, Arguments
-from mcugen.cli.option import Option
-from mcugen.cli.option_reference import option_reference
-from mcugen.cli.option_table import OPTIONS, find_option, options_that_set, settings_kinds
-from mcugen.cli.settings import FILE, read_settings
+from mcugen.cli.settings import FILE, read_settings, settings_kinds
 from mcugen.cli.settings import MODEL as MODEL_KEY
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.option_conflicts import CONFLICTS, DEADLINE, FIRMWARE, RANGES, USES, Conflict, require_compatible
 from mcugen.driver.option_conflicts import FILE as WEIGHTS_FILE
 from mcugen.driver.tasks import Judging, Quantizing
+from mcugen.options.arguments import TARGETS, Arguments
+from mcugen.options.option import Option
+from mcugen.options.reference import option_reference
+from mcugen.options.table import OPTIONS, find_option, options_that_set
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "options.md"
 MODEL = ROOT / "examples" / "digits" / "digits_int8.onnx"
 
-TEXTS = {
-    **{"dim": "N=1..4", "bind": "x=[1, 2]", "input-type": "x=uint8", "state": "h_out:h_in", "place": "arena=dtcm"},
-    **{"max-ram": "20KB", "max-flash": "1M", "max-latency": "20ms", "max-cycles": "1500000", "plausible": "y=0..1"},
-    **{"train": "last:2", "without": "rounding", "layer": "y=float32", "max-weights": "60%", "method": "minmax"},
-    **{"precision": "int16x8", "synthetic": "0..1", "metric": "top5", "labels": "labels.txt", "loss": "mse"},
-    "board": "rp2040",
-}
-"""Values of options that do not take any text."""
-NEEDED = {
-    **{"training": {"train": ["last:1"]}, "Teaching": {"lesson": ["lesson.npz"]}},
-    "library": {"cmsis-nn-include": ["include"], "cmsis-nn-lib": ["lib"]},
-    **{"scheme": {"calibration": ["s.npz"]}, "precision": {"calibration": ["s.npz"]}, "layers": {"profile": ["p"]}},
-}
-"""Other options without which an option has no effect, or is an error, by part, class or field."""
 DERIVED = {"by_rows", "most_instructions", "copy_price", "times", "throughput"}
 """Fields of CompileOptions that follow from others."""
 
 
-def title(option: Option) -> str:
-    return f"{option.name} of {option.commands[0]}"
-
-
 SETTING = [option for option in OPTIONS if option.field]
-
-
-def text_of(option: Option) -> str:
-    """A value that is not the default."""
-    if option.kind is bool:
-        return ""
-    if option.name in TEXTS:
-        return TEXTS[option.name]
-    if option.choices:
-        return list(option.choices)[-1]
-    return {int: "3", float: "2.5"}.get(option.kind, "text")
 
 
 def built(target: type, command: str, texts: dict[str, list[str]]) -> object:
@@ -93,13 +66,15 @@ def test_commands_declare_the_types_of_the_table() -> None:
     """So that what mypy checks of a command is what it is given."""
     checked = 0
     for info in (*app.registered_commands, *app.registered_groups[0].typer_instance.registered_commands):
-        command = unwrap(info.callback)
-        for parameter in signature(command, eval_str=True).parameters.values():
-            name = parameter.name.rstrip("_").replace("_", "-")
+        hints = {p.name: p.annotation for p in signature(unwrap(info.callback), eval_str=True).parameters.values()}
+        groups = [hint for hint in hints.values() if isinstance(hint, type) and hint not in TARGETS.values()]
+        hints |= {name: kind for group in groups for name, kind in get_type_hints(group).items()}
+        for parameter_name, kind in hints.items():
+            name = parameter_name.rstrip("_").replace("_", "-")
             own = [o for o in OPTIONS if o.name == name and command_name(info) in o.commands]
             for option in own:
                 is_certain = option.base is list or option.initial is not None
-                assert option.parse or parameter.annotation == (option.kind if is_certain else option.kind | None)
+                assert option.parse or kind == (option.kind if is_certain else option.kind | None)
                 checked += 1
     assert checked > 60
 
@@ -172,8 +147,9 @@ def test_the_reference_is_current() -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=title)
 def test_an_option_is_in_the_reference(option: Option) -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{', '.join(option.flags.split())}")]
-    field = option.field if option.target in ("CompileOptions", "Quantizing", "Judging", "Teaching") else ""
-    assert any(option.description.replace("|", "/") in row and field in row for row in rows)
+    is_keyword = option.target in ("CompileOptions", "Quantizing", "Judging", "Teaching")
+    keyword = f"| `{option.parameter_name}` |" if is_keyword else ""
+    assert any(option.description.replace("|", "/") in row and keyword in row for row in rows)
 
 
 FLAGS = {
