@@ -17,6 +17,7 @@ from onnx_models import Net
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.board import load_board
+from mcugen.hir.layer_names import name_results_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.qemu]
 
@@ -144,12 +145,13 @@ def test_what_layers_take(board: str) -> None:
     memories = tuple(replace(memory, size=max(memory.size, 1 << 25)) for memory in target.memories)
     made = Compilation(all_layers(), replace(target, memories=memories))
     elements = {node.outputs[0].name: node.outputs[0].type.count for node in made.compiled.graph.nodes}
+    titles = name_results_of(made.compiled.graph)
     taken = {layer.name: layer for layer in made.report().layers}
     above = {}
     for _, limits in KINDS:
         for name, most in limits.items():
-            layer = taken[str(name)]
-            each = (layer.instructions or 0) / (layer.macs or elements[layer.name])
+            layer = taken[titles[str(name)]]
+            each = (layer.instructions or 0) / (layer.macs or elements[str(name)])
             print(f"{board} {name} {layer.kernel}: {each:.2f}")
             if each > most[index]:
                 above[name] = each

@@ -22,9 +22,9 @@ from mcugen.core.board import Board, load_board
 from mcugen.core.errors import UsageError
 from mcugen.core.options import AUTO, CMSIS_NN, FAMILIES, OWN, CompileOptions, LibraryFiles
 from mcugen.driver.compiler import compile_model
+from mcugen.hir.layer_names import name_nodes
 from mcugen.options.table import find_option
 from mcugen.options.values import library_files
-from mcugen.reporting.figures import layer_title
 
 SUBJECTS = ("resnet8_cifar10", "ds_cnn_kws", "mobilenet_v1_025_vww", "autoencoder_ad")
 BOARDS = ("nrf52840", "rt1060", "corstone300")
@@ -60,11 +60,10 @@ def measured(model: str, board_name: str, family: str, goal: str, library: Libra
     compiled = compile_model(MODELS / f"{model}_int8_qdq.onnx", board, options)
     run = compiled.simulate([random_inputs(compiled)], per_layer=True)
     assert run.layer_instructions is not None and run.instructions is not None and run.sizes is not None
-    shapes = {node.outputs[0].name: _shape(node.op.name, node) for node in compiled.graph.nodes}
+    shapes = {name: _shape(node.op.name, node) for node, name in name_nodes(compiled.graph).items()}
     layers = {}
     for layer, count in zip(compiled.report.layers, run.layer_instructions, strict=True):
-        title = layer_title(layer.name, layer.origin)
-        layers[layer.name] = Row(title, shapes.get(layer.name, layer.op), layer.kernel, count)
+        layers[layer.name] = Row(layer.name, shapes.get(layer.name, layer.op), layer.kernel, count)
     calls = sum(layer.family != OWN for layer in compiled.report.layers)
     arena = compiled.program.arena_size
     return Column(layers, run.instructions, run.sizes.code, run.sizes.weights, arena, calls)

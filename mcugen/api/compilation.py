@@ -14,7 +14,9 @@ import onnx
 from mcugen.autotuning.alternatives import (
     compare_alternatives,
     compare_with_float_program,
+    compare_with_integer_io,
     other_goals,
+    refusal_with_integer_io,
     without_deadlines,
 )
 from mcugen.autotuning.latency import DeadlineCheck, meet_deadline
@@ -51,6 +53,7 @@ from mcugen.frontend.onnx.lost_constants import (
     remedy_of,
 )
 from mcugen.hir.graph import Graph
+from mcugen.hir.layer_names import find_layer
 from mcugen.hir.types import Array, DType
 from mcugen.measurement.evaluate import choose_metric, evaluate, measure_once, sample_endpoints, step_cycles
 from mcugen.measurement.lessons import (
@@ -232,13 +235,12 @@ class Compilation:
         `is_apart` says whether these samples differ from the calibration samples.
         """
         basis, quantizing = self._basis, self.quantizing
-        requested_types = {name: DType(precision) for name, precision in quantizing.layers.items()}
         is_searched = quantizing.precision == MIXED
         return Advisor(
             self.source,
             self.options,
             self._scheme,
-            requested_types,
+            self._requested_types,
             basis.known,
             judged,
             is_apart,
@@ -292,6 +294,21 @@ class Compilation:
         return recurrent_layers_to_train(graph, training.layers, training.needs_layer_search)
 
     @cached_property
+    def _requested_types(self) -> dict[str, DType]:
+        """Return the types that the user chose, by the names of the layers' results.
+
+        Raises:
+            UsageError: A name is no layer's, is part of several, or a layer is named twice.
+        """
+        types: dict[str, DType] = {}
+        for name, precision in self.quantizing.layers.items():
+            result = find_layer(self.float_model.graph, name, "--layer").outputs[0].name
+            if result in types:
+                raise UsageError("--layer must name each layer once", f"'{name}'", "leave one out")
+            types[result] = DType(precision)
+        return types
+
+    @cached_property
     def _basis(self) -> _QuantizationBasis:
         """Return the samples, the profile and the requests by which precisions are chosen."""
         target, fused = self.target, self.float_model
@@ -315,7 +332,7 @@ class Compilation:
             known, held = hold_out(usable, bool(self.options.states))
         elif profile is None and data is None:  # Without evaluation data, held-out samples judge the precisions.
             known, held = split_samples(usable, bool(self.options.states))
-        requested = {name: DType(precision) for name, precision in self.quantizing.layers.items()}
+        requested = self._requested_types
         learning = dict.fromkeys(self._trained_recurrent_layers(fused.graph), DType.FLOAT32)
         requested_or_learning = learning | requested
         requested, scores = with_float_scores(fused.graph, requested_or_learning)
@@ -487,7 +504,13 @@ class Compilation:
         if not self.quantizing.is_wanted:
             options = replace(options, integer_io=options.integer_io or (scheme is not None and scheme.integer_io))
         deadline = Deadline.of(options, self.target)
-        compiled = self._compile_within_limits(options, deadline)
+        make = self._compile_once
+        try:
+            compiled = compare_with_integer_io(self._compile_within_limits(options, deadline), make)
+        except DoesNotFitError as error:
+            if scheme is not None and scheme.integer_io:
+                raise
+            raise refusal_with_integer_io(error, options, make) from None
         if self.quantizing.is_wanted:
             float_notes = compare_with_float_program(compiled, self.quantized, self.source, self.quantizing.precision)
             report = replace(compiled.report, notes=(*compiled.report.notes, *float_notes))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from mcugen.core.errors import McugenError
+from mcugen.core.errors import DoesNotFitError, McugenError
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.drafts import draft_float_program, draft_program
@@ -15,6 +15,7 @@ from mcugen.quantization.quantize import Progress, Quantization
 from mcugen.reporting.figures import Alternative
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.objective import TOLERANCES
+from mcugen.search.option_hints import INTEGER_IO_HINT, float_ends_at_peak, names_of_ends
 from mcugen.search.plan import BuiltProgram
 
 UNCHANGED_MODEL_NAME = "as it is"
@@ -107,3 +108,45 @@ def compare_with_float_program(
         return []
     notes = "; ".join(excesses)
     return [f"the {precision} program takes more than the float32 one, by estimate: {notes} (--precision float32)"]
+
+
+def compare_with_integer_io(compiled: CompiledModel, make: Callable[[CompileOptions], CompiledModel]) -> CompiledModel:
+    """Return the model with a note of the RAM that --integer-io saves, if float inputs or outputs decide the peak.
+
+    Args:
+        compiled: The compiled model.
+        make: Compiles the model with given options.
+    """
+    ends = float_ends_at_peak(compiled.program, compiled.options)
+    if not ends or compiled.options.training is not None:
+        return compiled
+    try:
+        arena = make(replace(without_deadlines(compiled.options), integer_io=True)).program.arena_size
+    except McugenError:
+        return compiled
+    floats, report = compiled.program.arena_size, compiled.report
+    notes = [note for note in report.notes if not note.startswith(INTEGER_IO_HINT)]
+    if arena < floats:
+        sizes = f"the arena takes {floats:,} bytes, and {arena:,} with it, {floats - arena:,} less"
+        notes.append(f"{INTEGER_IO_HINT}: {names_of_ends(ends)}; {sizes}")
+    report = replace(report, notes=tuple(notes))
+    return replace(compiled, report=report, draft=compiled.draft._replace(report=report.to_json()))
+
+
+def refusal_with_integer_io(
+    error: DoesNotFitError, options: CompileOptions, make: Callable[[CompileOptions], CompiledModel]
+) -> DoesNotFitError:
+    """Return the refusal of a model, with --integer-io as the remedy if the model fits with it.
+
+    Args:
+        error: The refusal.
+        options: The options of the compilation.
+        make: Compiles the model with given options.
+    """
+    if options.integer_io or options.states or options.input_pipeline or options.training is not None:
+        return error
+    try:
+        arena = make(replace(without_deadlines(options), integer_io=True)).program.arena_size
+    except McugenError:
+        return error
+    return DoesNotFitError(error.rule, error.found, f"--integer-io: the arena then takes {arena:,} bytes, which fits")

@@ -14,8 +14,8 @@ from mcugen.autotuning.simulated import SimulatedCandidate, SimulatedCostModel, 
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.memory.peak import shorten_name
-from mcugen.reporting.figures import DeadlineFigures, Report, layer_title
+from mcugen.hir.layer_names import shorten_name
+from mcugen.reporting.figures import DeadlineFigures, Report
 from mcugen.search.objective import TOLERANCES, Deadline
 
 MAX_TRIALS = 4
@@ -142,6 +142,6 @@ def describe_time(report: Report) -> str:
 def _slowest(report: Report) -> str:
     """Return the slowest layers as text, with their cycles."""
     slowest = sorted(report.layers, key=lambda layer: -(layer.cycles_estimate or 0))[:NUM_NAMED_LAYERS]
-    titles = [shorten_name(layer_title(layer.name, layer.origin)) for layer in slowest]
+    titles = [shorten_name(layer.name) for layer in slowest]
     entries = [f"{layer.cycles_estimate or 0:,} '{title}'" for layer, title in zip(slowest, titles, strict=True)]
     return f"{', '.join(entries[:-1])} and {entries[-1]}" if len(entries) > 1 else entries[0]

@@ -41,6 +41,7 @@ from mcugen.evaluation.accuracy import SAMPLE_KIND_PHRASES, judged, reals
 from mcugen.evaluation.metrics import METRICS, Judged, Metric, chance
 from mcugen.evaluation.oracle import OracleModel, run_oracle
 from mcugen.evaluation.samples import Samples, as_stored, spread
+from mcugen.hir.layer_names import name_results_of
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.cost import cost_table
 from mcugen.lir.program import Program
@@ -861,14 +862,15 @@ class PrecisionSearch:
         in_ort = self._judge(self._unseen_outputs(trial))
         in_c = self._in_c(trial) if self.goal.met(in_ort) else None
         holds = in_c is not None and self.goal.met(in_c)
+        title = self._titles.get(layer, layer)
         num_instructions = trial.counted_instructions if holds else None
         report = trial.compiled.report if "compiled" in trial.__dict__ else None
         estimate = None if report is None else round(trial.metrics.instructions)
         if self.trace is not None and report is not None:
-            self._record(self.trace, trial, f"{layer or 'all layers'}: {dtype.value}", holds)
+            self._record(self.trace, trial, f"{title or 'all layers'}: {dtype.value}", holds)
         self.steps.append(
             Tradeoff(
-                layer=layer,
+                layer=title,
                 precision=dtype.value,
                 value=self.goal.metric.compute(in_ort),
                 chance=chance(self.goal.metric, in_ort),
@@ -882,6 +884,11 @@ class PrecisionSearch:
             )
         )
         return holds
+
+    @cached_property
+    def _titles(self) -> dict[str, str]:
+        """Return the names of layers by the names of their results."""
+        return name_results_of(self.quantizer.model.graph)
 
     def _record(self, trace: SearchTrace, trial: _Trial, name: str, holds: bool) -> None:
         """Record a compiled model in the trace of the search, with a verdict.

@@ -13,8 +13,9 @@ from mcugen.autotuning.simulated import Make, SimulatedCostModel, SimulatedSearc
 from mcugen.core.errors import DoesNotFitError, UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
-from mcugen.memory.peak import shorten_name
-from mcugen.reporting.figures import StepFigures, layer_title
+from mcugen.hir.layer_names import shorten_name
+from mcugen.lir.layer_titles import titles_of
+from mcugen.reporting.figures import StepFigures
 from mcugen.search.line_buffering import reasons_against_own_group
 from mcugen.search.metrics import AccuracyLevel, Metrics
 from mcugen.search.objective import Objective
@@ -93,9 +94,8 @@ def compile_in_short_steps(
             break
         trial_options = replace(trial_options, by_rows=trial_options.by_rows | slow.keys())
     worst = max(undividable or slow, key=slow.__getitem__)
-    head = compiled.program.head(compiled.program.layers()[names.index(worst)])
     reason = undivided.get(worst, "dividing some layers made others slower")
-    problem = f"layer '{shorten_name(layer_title(worst, head.origin))}' takes {slow[worst]:,}: {reason}"
+    problem = f"layer '{shorten_name(compiled.report.layers[names.index(worst)].name)}' takes {slow[worst]:,}: {reason}"
     raise DoesNotFitError(f"a step must take {limit:,} cycles at most", problem, "allow more, or use a faster board")
 
 
@@ -120,7 +120,8 @@ def with_steps(compiled: CompiledModel, limit: int, layer_steps: list[int]) -> C
         limit: The most cycles that a step may take.
         layer_steps: Cycles of each layer's longest step.
     """
-    by_rows = sorted(compiled.options.by_rows)
+    titles = titles_of(compiled.program)
+    by_rows = [titles.get(name, name) for name in sorted(compiled.options.by_rows)]
     figures = StepFigures(len(compiled.bundle.steps), limit, max(layer_steps, default=0), layer_steps, by_rows)
     report = replace(compiled.report, steps=figures)
     form = replace(compiled.draft.form, step_cycles=tuple(layer_steps))

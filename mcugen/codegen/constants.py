@@ -10,8 +10,8 @@ import numpy as np
 from mcugen.codegen.identifiers import comment
 from mcugen.codegen.literals import c_rows
 from mcugen.codegen.run import Renderer
-from mcugen.codegen.titles import Titles, buffer_title
 from mcugen.hir.types import Array, DType
+from mcugen.lir.layer_titles import Titles, buffer_title
 from mcugen.lir.program import Buffer
 
 WORD = 4

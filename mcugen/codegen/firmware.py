@@ -22,11 +22,11 @@ from mcugen.codegen.render import folder_texts, render, rendered, with_uniform_l
 from mcugen.codegen.run import event_numbers
 from mcugen.codegen.runtime_functions import with_runtime_functions
 from mcugen.codegen.shared import ArrayKey, SharedCode, array_key
-from mcugen.codegen.titles import titles_of
 from mcugen.core.board import Memory
 from mcugen.core.errors import UsageError, shortened
 from mcugen.core.version import __version__
 from mcugen.hir.types import Array, DType
+from mcugen.lir.layer_titles import titles_of
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, TRANSFER_KERNELS, Control, Instr, Program
 from mcugen.memory.shared_arena import Pair, SharedArena, join, verify_shared_arena
 

@@ -29,7 +29,7 @@ _TAKEN = ("mcugen", "arm_", "cmsis_nn")
 """Prefixes of names of the runtime, and of the library that generated code may call."""
 
 _LONGEST = 40
-"""Largest number of characters of a name, without the role behind it."""
+"""Largest number of characters of a name and its role, without the number that makes the name unique."""
 
 _LONGEST_OF_TWO = 64
 """Largest length of a name together with the model's prefix."""
@@ -37,25 +37,9 @@ _LONGEST_OF_TWO = 64
 MAX_C_LINE_COLUMNS = 120
 """Largest number of columns of a line of generated C."""
 
-_ROLE = re.compile(r"\.[a-z]+$")
-_NOISE = re.compile(
-    r"(^(StatefulPartitionedCall/)+|_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant|_output)+",
-    re.IGNORECASE,
-)
 _NUMBERED = re.compile(r"_\d+$")
 _WORD_ENDS = re.compile(r"( +)|(?<=;)")
 """Positions at which comments may be broken; exporters join names of nodes by semicolons."""
-
-
-def tensor_name(text: str) -> str:
-    """Return a readable name of a tensor, from a name that an exporter wrote.
-
-    Names of fused nodes are joined by semicolons; the first one is used, without the exporter's suffixes.
-    """
-    role = _ROLE.search(text)
-    name = text[: role.start()] if role else text
-    first = name.split(";")[0] or name
-    return (_NOISE.sub("", first) or first) + (role.group() if role else "")
 
 
 def identifier(text: str, used_names: Names | None = None, role: str = "", prefix: str = "") -> str:
@@ -64,11 +48,12 @@ def identifier(text: str, used_names: Names | None = None, role: str = "", prefi
     Args:
         text: The text, which may be shortened.
         used_names: Names that must not be returned; the identifier is added to them.
-        role: Suffix, which is not shortened.
+        role: Suffix, which keeps up to half of the characters.
         prefix: Prefix that the caller puts before the identifier; it counts for the length limit.
     """
     longest = min(_LONGEST, max(_LONGEST_OF_TWO - len(prefix), _LONGEST // 2))
-    word = "_".join(part for part in (_shortened(_word(text), longest), _word(role)[:_LONGEST]) if part)
+    ending = _shortened(_word(role), longest // 2)
+    word = "_".join(part for part in (_shortened(_word(text), longest - len(ending) - bool(ending)), ending) if part)
     if not word or word[0].isdigit() or word in _RESERVED or word.startswith(_TAKEN):
         word = f"t_{word}".rstrip("_")
     return word if used_names is None else used_names.take(word)

@@ -17,7 +17,7 @@ _COLUMNS = (40, 30)
 
 def layer_table(layers: Sequence[ListedLayer]) -> list[str]:
     """Return a line for each layer: number, title, results, kernel."""
-    rows = [(comment(layer.title, _COLUMNS[0]), comment(layer.result, _COLUMNS[1]), layer.kernel) for layer in layers]
+    rows = [(comment(layer.name, _COLUMNS[0]), comment(layer.result, _COLUMNS[1]), layer.kernel) for layer in layers]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [
         f"{number:>3}  {title:<{widths[0]}}  {result:<{widths[1]}}  {kernel}"
@@ -41,6 +41,8 @@ class ManualFacts:
     weights: int
     copies: int
     """Bytes of weights that start-up code copies from flash to RAM."""
+    call_copies: str
+    """Description of the weights that each call copies to the arena; "" if there are none."""
     is_file: bool
     """Whether the weights are in a separate file instead of C arrays."""
     uses_libm: bool
@@ -63,6 +65,7 @@ def manual(facts: ManualFacts) -> list[str]:
     return [
         f"RAM: {_ram(facts)}.",
         f"Flash: {facts.weights:,} bytes of weights{_file(facts)}, and the code.",
+        *[f"Copies: {facts.call_copies}."] * bool(facts.call_copies),
         f"Stack: `{facts.command}` measures the stack, and the code's flash and time.",
         f"Accuracy: {facts.accuracy or f'not measured yet; `{facts.command} --data FILE.npz` measures it'}.",
         f"Libraries: {_libraries(facts)}.",

@@ -83,7 +83,7 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     stored = [memory.blob.place] if memory.blob else []
     sized = SizedParams(program.symbols, size_expressions(renderer), renderer.unique, *stored)
     lines = lines_of(renderer, sized, form.steps, form.cached)
-    layers = layers_of(program, renderer.titles, renderer.functions.names)
+    layers = layers_of(program, renderer.functions.names)
     context = {
         **_context(draft, renderer, inputs, outputs),
         **_code(renderer, memory, sized, lines, layers),
@@ -93,7 +93,7 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     }
     context |= divide_between_cores(context)
     context["parameters"] = _read_by_steps(context)
-    context["manual"] = manual(_facts(program, memory, context))
+    context["manual"] = manual(_facts(draft, memory, context))
     code = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
     checked_input = code.checked if code and form.checks else ()
     context["has_checks"] = bool(context["checked"] or checked_input)
@@ -243,7 +243,7 @@ def _code(
     return {
         "tables": sized.tables,
         "events": renderer.events,
-        "layers": [{**vars(layer), "literal": c_string(layer.title)} for layer in layers],
+        "layers": [{**vars(layer), "literal": c_string(layer.name)} for layer in layers],
         "layer_table": layer_table(layers),
         "firmware": renderer.shared.name,
         "is_shared": False,
@@ -395,8 +395,9 @@ def _read_by_steps(context: Mapping[str, Any]) -> list[dict[str, object]]:
     return [{"ctype": ctype, "name": name, "is_read": name in words} for ctype, name in context["parameters"]]
 
 
-def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) -> ManualFacts:
+def _facts(draft: Draft, memory: MemoryContext, context: Mapping[str, Any]) -> ManualFacts:
     """Return the facts of the header's manual."""
+    program = draft.program
     provenance, weights = context["provenance"], ", weights" * bool(context["weights_head"])
     return ManualFacts(
         program.name,
@@ -408,6 +409,7 @@ def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) 
         program.state_size,
         context["weights_size"],
         memory.copies,
+        _call_copies(draft.report),
         memory.blob is not None,
         context["needs_libm"],
         [library.versions for library in context["libraries"]],
@@ -415,6 +417,16 @@ def _facts(program: Program, memory: MemoryContext, context: Mapping[str, Any]) 
         context["self_test"],
         f"{context['firmware'] or program.name}_memory.ld",
     )
+
+
+def _call_copies(report: Mapping[str, Any]) -> str:
+    """Return a text on the weights that each call copies to the arena, from the report; "" if there are none."""
+    copies = report.get("weight_copies", ())
+    if not copies:
+        return ""
+    nbytes, cycles = (sum(copy[key] for copy in copies) for key in ("bytes", "cycles_estimate"))
+    listing = ", ".join(f"{comment(copy['layer'], 40)} {copy['bytes']:,}" for copy in copies)
+    return f"each call copies {nbytes:,} bytes of weights to the arena, in about {cycles:,} cycles: {listing}"
 
 
 def _weights_file(env: jinja2.Environment, memory: MemoryContext, context: dict[str, object]) -> dict[str, bytes]:

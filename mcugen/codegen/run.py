@@ -19,9 +19,9 @@ from mcugen.codegen.literals import c_rows
 from mcugen.codegen.memory import Area, MemoryContext
 from mcugen.codegen.shared import NO_SHARED_CODE, SharedCode, array_key
 from mcugen.codegen.sizes import CodeTable, SizedParams, symbol_names
-from mcugen.codegen.titles import Titles, buffer_title, titles_of
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
+from mcugen.lir.layer_titles import Titles, buffer_titles, layer_names, titles_of
 from mcugen.lir.program import (
     BEGIN_WEIGHTS,
     END_WEIGHTS,
@@ -82,9 +82,9 @@ class Renderer:
         self.functions = Functions(self.env, self.features, self.function_name, self.shared.functions)
         self.symbols = symbol_names(self.program.symbols, self.taken)
         self.titles = titles_of(self.program)
-        for buffer in self.program.buffers:
+        for buffer, (title, role) in buffer_titles(self.program).items():
             prefix = f"{self.program.name}_" if buffer.space is Space.CONST else ""
-            self.names[buffer] = self.unique(*buffer_title(buffer, self.titles), prefix)
+            self.names[buffer] = self.unique(title, role, prefix)
 
     def array(self, constant: Buffer) -> str:
         """Return the C name of a constant's array."""
@@ -194,6 +194,7 @@ def lines_of(
         cached: Whether each core has a data cache.
     """
     program, begun = renderer.program, list[Instr]()
+    names = layer_names(program)
     lines: list[RunStatement] = []
     forks = _Forks(renderer, cached)
     for number, layer in enumerate(program.layers()):
@@ -218,7 +219,9 @@ def lines_of(
             else:
                 line = _begin(renderer, instr, sized, depth)
             heading = (
-                [f"{number}: {line.heading[0]}", *line.heading[1:]] if line.heading and instr is head else line.heading
+                [f"{number}: {instr.op} {names[number]}", *line.heading[1:]]
+                if line.heading and instr is head
+                else line.heading
             )
             text = f"\n{' ' * (4 + depth)} * ".join(comment_lines(part, 4 + depth) for part in heading)
             if instr.control not in (Control.NONE, Control.END):

@@ -25,7 +25,7 @@ from mcugen.driver.option_checks import check_options, resolve_goal
 from mcugen.driver.parameters import require_room
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.program import place_program, search_program
-from mcugen.driver.results import CompilationResults
+from mcugen.driver.results import CompilationResults, weight_copies
 from mcugen.driver.target import features_of_cores, target_of
 from mcugen.driver.trained_weights import compile_with_trained_weights
 from mcugen.driver.variants import Variants
@@ -97,8 +97,9 @@ def _compile_once(
 def _load(model: ModelSource, options: CompileOptions) -> tuple[LoadedModel, CompileOptions]:
     """Return the loaded model, and the options without those that a quantized model has as parts of it."""
     if isinstance(model, Quantization):
-        return model.loaded, replace(options, dims={}, bound={})
-    source = load(model, registry_of(options.plugins), options.input_types)
+        source, options = model.loaded, replace(options, dims={}, bound={})
+    else:
+        source = load(model, registry_of(options.plugins), options.input_types)
     if options.integer_io:
         states = {*options.states, *options.states.values()}
         source = replace(source, proto=with_integer_borders(source.proto, states))
@@ -131,6 +132,7 @@ def _report(results: CompilationResults) -> Report:
         memory_use(program, results.placement, weights_bytes(program, results.weights_file)),
         notes_of(results),
     )
+    report = replace(report, weight_copies=weight_copies(results))
     if results.feed is not None:
         figures = InputFigures(results.feed.text, results.feed.state_bytes, results.feed.table_bytes)
         report = replace(report, input_pipeline=figures)

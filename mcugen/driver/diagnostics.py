@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mcugen.core.errors import shortened
 from mcugen.core.options import AUTO_PLACE
 from mcugen.driver.option_checks import explain_no_copy_ahead
 from mcugen.driver.results import CompilationResults
 from mcugen.evaluation.layers import precision_lines
 from mcugen.hir.graph import Graph
+from mcugen.hir.layer_names import shorten_name
 from mcugen.hir.traits import Widenable
+from mcugen.lir.layer_titles import buffer_names
 from mcugen.lir.program import Control, Program, aligned
 from mcugen.lir.weights import max_read_bytes
 from mcugen.memory.activation_stalls import arena_stall_cycles
@@ -166,7 +167,8 @@ def _note_of_spill(results: CompilationResults, area: int) -> str:
     waits = arena_stall_cycles(program, results.target, memory)
     stalls = {buffer: cycles for buffer, cycles in waits.items() if buffer.area == area and buffer.nbytes}
     largest = sorted(stalls, key=lambda buffer: -stalls[buffer])
-    names = _listed([buffer.name for buffer in largest], [f" {buffer.nbytes:,}" for buffer in largest])
+    titles = buffer_names(program)
+    names = _listed([titles[buffer] for buffer in largest], [f" {buffer.nbytes:,}" for buffer in largest])
     cost = f"about {round(sum(stalls.values())):,} cycles of waiting"
     return f"{program.area_sizes[area]:,} bytes of the arena spill to '{memory.name}', {cost}: {names}"
 
@@ -235,5 +237,5 @@ def _hints(results: CompilationResults) -> list[str]:
 def _listed(names: Sequence[str], details: Sequence[str] | None = None) -> str:
     """Return the first names of tensors, each with its detail if there are any, and the number of further names."""
     named = zip(names, details or [""] * len(names), strict=True)
-    texts = [f"'{shortened(name, 40)}'{detail}" for name, detail in named]
+    texts = [f"'{shorten_name(name)}'{detail}" for name, detail in named]
     return ", ".join(texts[:_NUM_NAMED]) + (f" and {len(texts) - _NUM_NAMED} more" if len(texts) > _NUM_NAMED else "")

@@ -11,12 +11,16 @@ from mcugen.core.board import Board
 from mcugen.core.options import CompileOptions
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.graph import Graph
-from mcugen.lir.program import Program
+from mcugen.lir.layer_titles import titles_of
+from mcugen.lir.program import BEGIN_WEIGHTS, Program
 from mcugen.memory.place import Placement
 from mcugen.pipelines import Feed
 from mcugen.quantization.quantize import Quantization
+from mcugen.reporting.figures import WeightCopy
 from mcugen.search.budget import Fit
+from mcugen.search.plan import WEIGHT_COPY_KERNELS
 from mcugen.search.slowdown_cap import SearchResult
+from mcugen.search.weight_staging import startup_copy_cycles
 
 
 @dataclass(frozen=True)
@@ -87,3 +91,22 @@ class CompilationResults:
         views = [(memory, board.seen_by_second_core(memory)) for memory in self.placement.arenas]
         first = any(other and board.cache(memory, "data") for memory, other in views)
         return first, any(other and other.cache(other.memory(other.arena_memory), "data") for _, other in views)
+
+
+def weight_copies(results: CompilationResults) -> tuple[WeightCopy, ...]:
+    """Return the copies of weights to the arena that each call of the program makes."""
+    program, copies = results.program, results.search.fit.chosen.copies
+    titles, saved = titles_of(program), {gain.copy.constant: gain.cycles for gain in copies.gains} if copies else {}
+    made = []
+    for index, instr in enumerate(program.instrs):
+        if instr.kernel not in WEIGHT_COPY_KERNELS:
+            continue
+        constant, copy = instr.operand("x").buffer, instr.operand("y").buffer
+        later = program.instrs[index + 1 :]
+        readers = (i for i in later if any(o.buffer is copy and o.access.reads for o in i.operands))
+        layer = next((titles[i.name] for i in readers), "")
+        cycles = startup_copy_cycles(results.target, results.options, copy.nbytes)
+        gain = saved.get(constant)
+        is_ahead = instr.kernel == BEGIN_WEIGHTS
+        made.append(WeightCopy(layer, copy.nbytes, cycles, None if gain is None else round(gain), is_ahead))
+    return tuple(made)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mcugen.core.errors import shortened
 from mcugen.core.options import DIVERGED_DB
+from mcugen.hir.layer_names import shorten_name
 from mcugen.hir.types import Array
 
 REQUESTED_REAL, NO_INTEGER_FORM, BETWEEN_FLOAT_LAYERS = "as wanted", "no integer form", "between float layers"
@@ -80,7 +80,7 @@ class LayerError:
     """The error of a layer's result in the quantized model against the float model.
 
     Attributes:
-        name: Name of the tensor, which also names the layer in options.
+        name: Name of the layer (mcugen.hir.layer_names); that of the tensor for an input or a further result.
         origin: Names of the ONNX nodes of the layer.
         op: Its operator.
         precision: Type of its computation.
@@ -124,7 +124,7 @@ class OtherPrecision:
     """A layer with another precision than the quantized model's main one.
 
     Attributes:
-        name: Name of its result, which also names the layer in options.
+        name: Its name (mcugen.hir.layer_names).
         op: Its operator.
         precision: Type of its computation.
         reason: Why it has this precision.
@@ -159,7 +159,7 @@ def precision_lines(layers: Sequence[OtherPrecision]) -> list[str]:
     """Return lines of text that name these layers; layers with equal precision, reason and remedy share lines."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for layer in layers:
-        kinds.setdefault((layer.precision, layer.reason, layer.remedy), []).append(f"'{shortened(layer.name, 100)}'")
+        kinds.setdefault((layer.precision, layer.reason, layer.remedy), []).append(f"'{shorten_name(layer.name, 100)}'")
     return [
         f"{COMPUTED}{precision}: {names}; {reason}{f'; {remedy}' * bool(remedy)}"
         for (precision, reason, remedy), all_names in kinds.items()

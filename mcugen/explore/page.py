@@ -8,9 +8,9 @@ from typing import Any
 from mcugen.explore.point import Outcome
 from mcugen.explore.search import Explored
 from mcugen.explore.text import figure_cells, heading, verdict_lines
+from mcugen.hir.layer_names import shorten_name
 from mcugen.reporting.cells import TableCell, number, words
 from mcugen.reporting.charts import PALETTE, Chart, chart, page
-from mcugen.reporting.figures import layer_title
 
 MAX_LAYERS = 6000
 """Largest number of layers, over all combinations, that the HTML page shows as bars; the Pareto front comes first."""
@@ -168,7 +168,7 @@ def _layer_rows(explored: Explored) -> list[dict[str, Any]]:
                 {
                     "id": str(outcome.point),
                     "index": index,
-                    "layer": f"{index} {layer_title(layer.name, layer.origin)}"[:60],
+                    "layer": shorten_name(f"{index} {layer.name}", 60),
                     "kernel": layer.kernel,
                     "unit": unit,
                     "value": value,

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from mcugen.core.errors import printable, shortened
 from mcugen.explore.point import Figures, Outcome
 from mcugen.explore.search import Explored
+from mcugen.reporting.tables import WIDE_HINT, Kind, TableColumn, TextTable, print_table
 
 MAX_REFUSALS = 3
 """Largest number of lines that the summary spends on combinations that could not be compiled."""
@@ -21,31 +20,35 @@ FIGURE_COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
 """Headings of the columns that show figures in the table of combinations on the terminal."""
 
 
-def print_explored(explored: Explored, console: Console, outcomes: Sequence[Outcome]) -> None:
+def print_explored(
+    explored: Explored, console: Console, outcomes: Sequence[Outcome], wide: bool = False, hint: str = WIDE_HINT
+) -> None:
     """Print a line for each outcome with the demands it misses, then the cheapest board that meets all demands.
 
     Args:
         explored: All outcomes, with demands and prices.
         console: Where to print.
         outcomes: The outcomes to list.
+        wide: Whether to print all columns, however wide the console is.
+        hint: Where the columns that are left out can be seen.
     """
-    misses = any(map(explored.missed, outcomes))
-    table = Table(title=escape(printable(heading(explored))), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in ("board", "precision", "goal"):
-        table.add_column(head, no_wrap=True)
-    for head in FIGURE_COLUMNS:
-        table.add_column(head, justify="right", no_wrap=True)
-    if misses:
-        table.add_column("misses")
-    for outcome in outcomes:
-        point = outcome.point
-        missed = explored.missed(outcome)
-        missed_text = [", ".join(missed)] * misses
-        cells = (point.board, point.precision, point.optimize, *figure_cells(explored, outcome), *missed_text)
-        table.add_row(*(escape(printable(cell)) for cell in cells), style="dim" if missed else None)
-    console.print(table)
+    console.print(escape(printable(heading(explored))), highlight=False, soft_wrap=True)
+    print_table(outcome_table(explored, outcomes), console, wide, hint)
     for line in verdict_lines(explored):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def outcome_table(explored: Explored, outcomes: Sequence[Outcome]) -> TextTable:
+    """Return the table of combinations, with the demands that they miss if any combination does."""
+    misses = any(map(explored.missed, outcomes))
+    columns = [TableColumn(head, Kind.WORD) for head in ("board", "precision", "goal")]
+    columns += [TableColumn(head, rank=int(head == "µJ")) for head in FIGURE_COLUMNS]
+    columns += [TableColumn("misses", Kind.TEXT, 2)] * misses
+    rows = []
+    for outcome in outcomes:
+        point, missed_text = outcome.point, [", ".join(explored.missed(outcome))] * misses
+        rows.append((point.board, point.precision, point.optimize, *figure_cells(explored, outcome), *missed_text))
+    return TextTable(columns, rows, styles=["dim" if explored.missed(outcome) else None for outcome in outcomes])
 
 
 def heading(explored: Explored) -> str:

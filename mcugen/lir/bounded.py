@@ -22,6 +22,7 @@ import numpy as np
 from mcugen.core.errors import McugenError, UnsupportedError
 from mcugen.hir.types import Shape
 from mcugen.lir.formula import Fitter, Formula, Polynomial, Sizes, Symbol
+from mcugen.lir.layer_titles import Titles, titles_of
 from mcugen.lir.program import Buffer, Endpoint, Instr, Param, Program, Space
 
 NUM_RANGE_SIZES = 64
@@ -247,18 +248,19 @@ def _no_formula(fault: str) -> _NoFormulaError:
 
 def difference(program: Program, other: Program) -> str:
     """Describe the first difference of two programs other than in parameters and shapes; "" if there is none."""
+    titles = titles_of(program)
     if len(program.instrs) != len(other.instrs) or [i.kernel for i in program.instrs] != [
         i.kernel for i in other.instrs
     ]:
         pairs = zip(program.instrs, other.instrs, strict=False)
         layer = next((a for a, b in pairs if (a.kernel, a.variant) != (b.kernel, b.variant)), None)
-        where = _label(layer) if layer else "the number of layers"
+        where = _label(titles, layer) if layer else "the number of layers"
         return f"other kernels are needed from {where} on"
     partners: dict[Buffer, Buffer] = {}
     for a, b in zip(program.instrs, other.instrs, strict=True):
         mismatch = _instr_difference(a, b) or _operand_difference(a, b, partners)
         if mismatch:
-            return f"{_label(a)}: {mismatch}"
+            return f"{_label(titles, a)}: {mismatch}"
     for side in ("inputs", "outputs", "states"):
         mismatch = _endpoint_difference(getattr(program, side), getattr(other, side), partners)
         if mismatch:
@@ -266,8 +268,8 @@ def difference(program: Program, other: Program) -> str:
     return ""
 
 
-def _label(instr: Instr) -> str:
-    return f"layer '{next(filter(None, instr.origin), instr.name)}' ({instr.kernel})"
+def _label(titles: Titles, instr: Instr) -> str:
+    return f"layer '{titles[instr.name]}' ({instr.kernel})"
 
 
 def _instr_difference(a: Instr, b: Instr) -> str:
@@ -371,9 +373,9 @@ def _check_without_elements(program: Program, symbols: Sequence[Symbol], referen
 def _merge(program: Program, programs: Sequence[Program], fitter: Fitter) -> None:
     """Turn `program`, the first of `programs`, into the program for all sizes."""
     corners = _extreme_sizes(fitter.symbols)
-    counts = _merge_buffers(programs, fitter, corners)
+    counts, titles = _merge_buffers(programs, fitter, corners), titles_of(program)
     for index, instr in enumerate(program.instrs):
-        _merge_instr(instr, [p.instrs[index] for p in programs], fitter, counts, corners)
+        _merge_instr(instr, _label(titles, instr), [p.instrs[index] for p in programs], fitter, counts, corners)
     for side in (program.inputs, program.outputs):
         name = "inputs" if side is program.inputs else "outputs"
         for number, endpoint in enumerate(side):
@@ -424,7 +426,12 @@ def _require_no_negative(what: str, formula: Formula, values: Sequence[Param], c
 
 
 def _merge_instr(
-    instr: Instr, variants: Sequence[Instr], fitter: Fitter, counts: Mapping[Buffer, Formula], corners: Sequence[Sizes]
+    instr: Instr,
+    label: str,
+    variants: Sequence[Instr],
+    fitter: Fitter,
+    counts: Mapping[Buffer, Formula],
+    corners: Sequence[Sizes],
 ) -> None:
     formulas: dict[str, Formula] = {}
     params = dict(instr.params)
@@ -434,8 +441,8 @@ def _merge_instr(
             continue
         formula = fitter.fit(values)
         if formula is None:
-            raise _no_formula(f"{_label(instr)}: parameter '{key}' follows no formula: {values[:8]}")
-        _require_no_negative(f"parameter '{key}' of {_label(instr)}", formula, values, corners)
+            raise _no_formula(f"{label}: parameter '{key}' follows no formula: {values[:8]}")
+        _require_no_negative(f"parameter '{key}' of {label}", formula, values, corners)
         formulas[key] = formula
         params[key] = max(values, key=abs)  # The largest magnitude decides the C type.
     instr.params, instr.formulas = params, formulas

@@ -30,7 +30,7 @@ from mcugen.evaluation.samples import spread
 from mcugen.hir.types import Array
 from mcugen.kernels.common.library import references
 from mcugen.quantization.samples import sort_samples
-from mcugen.reporting.figures import SelfTestFigures, SelfTestLayer, layer_title
+from mcugen.reporting.figures import SelfTestFigures, SelfTestLayer
 from mcugen.simulation.flips import SAME, Flips, run_flips
 
 MAX_USER_SAMPLES = 8
@@ -287,7 +287,7 @@ def _figures(
         own = np.array(layers) == layer
         known = compiled.report.layers[layer]
         counts = (int(own.sum()), int(significant[own].sum()), int(seen[own].sum()))
-        rows.append(SelfTestLayer(layer_title(known.name, known.origin), *counts))
+        rows.append(SelfTestLayer(known.name, *counts))
     return SelfTestFigures(len(chosen), num_user_samples, len(layers), int(significant.sum()), int(seen.sum()), rows)
 
 

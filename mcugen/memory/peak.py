@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mcugen.hir.layer_names import shorten_name
+from mcugen.lir.layer_titles import buffer_names
 from mcugen.lir.program import Buffer, Program
 from mcugen.memory.regions import covered_bytes
 
 NUM_NAMED_BUFFERS = 4
 """Number of buffers that an error message about the peak names."""
-
-MAX_BUFFER_NAME_CHARACTERS = 40
-"""Largest number of characters of a buffer's name in an error message."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,9 @@ def address(program: Program, buffer: Buffer) -> int:
     return sum(program.area_sizes[: buffer.area]) + (buffer.offset or 0)
 
 
-def largest(buffers: Iterable[Buffer]) -> str:
-    """Return the names and sizes in bytes of the largest buffers as text, for an error message."""
+def largest(program: Program, buffers: Iterable[Buffer]) -> str:
+    """Return the names and sizes in bytes of the largest buffers of a program as text, for an error message."""
+    names = buffer_names(program)
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
-    listing = ", ".join(f"'{shorten_name(b.name)}' {b.nbytes:,}" for b in ordered[:NUM_NAMED_BUFFERS])
+    listing = ", ".join(f"'{shorten_name(names[b])}' {b.nbytes:,}" for b in ordered[:NUM_NAMED_BUFFERS])
     return f"{listing} …" if len(ordered) > NUM_NAMED_BUFFERS else listing
-
-
-def shorten_name(text: str, room: int = MAX_BUFFER_NAME_CHARACTERS) -> str:
-    """Shorten a name to `room` characters; of a long name, keep the end, where exporters' names differ."""
-    return text if len(text) <= room else "…" + text[len(text) - room + 1 :]

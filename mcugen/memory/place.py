@@ -189,7 +189,7 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
     if not fitting:
         roomiest = max(choices, key=lambda m: m.room)
         what = f"weights must fit in {where}"
-        raise _refusal(what, board, program.weights_size, {roomiest: roomiest.room}, _constants(program))
+        raise _refusal(what, program, board, program.weights_size, {roomiest: roomiest.room}, _constants(program))
     return fitting[0]
 
 
@@ -277,7 +277,7 @@ def _arenas(
     if used is None:
         where = "the memories" if len(memories) > 1 else "memory"
         what = f"arena must fit in {where} {' and '.join(repr(m.name) for m in memories)}"
-        raise _refusal(what, board, needed, {m: room[m] for m in memories}, busiest_buffers)
+        raise _refusal(what, program, board, needed, {m: room[m] for m in memories}, busiest_buffers)
     return used
 
 
@@ -304,7 +304,7 @@ def _by_default(
     used = _spill_memories(program, board, room, rams, whole) if needed <= most_spilled else None
     if whole is None:
         if used is None:
-            raise _refusal_of_all(board, needed, {m: room[m] for m in rams}, busiest_buffers)
+            raise _refusal_of_all(program, board, needed, {m: room[m] for m in rams}, busiest_buffers)
         return used
     if used is None:
         return (whole,)
@@ -338,23 +338,30 @@ def _spill_memories(
 
 
 def _refusal_of_all(
-    board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer]
+    program: Program, board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer]
 ) -> DoesNotFitError:
     """Return the error for an arena that fits neither in one RAM memory nor in several."""
     if len(room) == 1:
-        return _refusal("arena must fit in one RAM memory", board, nbytes, room, contributors)
+        return _refusal("arena must fit in one RAM memory", program, board, nbytes, room, contributors)
     has_room = max(b.nbytes for b in contributors) <= max(room.values()) and nbytes <= sum(room.values())
     remedy = "let it take all RAM with --place auto, or " if has_room else "compute by rows with --optimize ram, or "
-    return _refusal("arena must fit in the RAM memories", board, nbytes, room, contributors, remedy)
+    return _refusal("arena must fit in the RAM memories", program, board, nbytes, room, contributors, remedy)
 
 
 def _refusal(
-    what: str, board: Board, nbytes: int, room: Mapping[Memory, int], contributors: Sequence[Buffer], remedy: str = ""
+    what: str,
+    program: Program,
+    board: Board,
+    nbytes: int,
+    room: Mapping[Memory, int],
+    contributors: Sequence[Buffer],
+    remedy: str = "",
 ) -> DoesNotFitError:
     """Return the error for data that do not fit.
 
     Args:
         what: What must lie where.
+        program: The program.
         board: The board.
         nbytes: Bytes needed.
         room: Bytes available in each memory.
@@ -367,6 +374,6 @@ def _refusal(
         more = " and ".join(f"'{m.name}' has {n:,}" for m, n in room.items())
     return DoesNotFitError(
         f"the {what} of board '{board.name}'",
-        f"{nbytes:,} bytes, {more}; largest: {largest(contributors)}",
+        f"{nbytes:,} bytes, {more}; largest: {largest(program, contributors)}",
         f"{remedy}use a smaller or a quantized model, or a board with more memory",
     )

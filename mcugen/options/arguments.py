@@ -26,10 +26,12 @@ class OutputOptions:
     Attributes:
         quiet: Whether to print no progress and no summary.
         json_: File for the report as JSON; "-" for stdout, "" for none.
+        wide: Whether to print all columns of tables, however wide the terminal is.
     """
 
     quiet: bool
     json_: str
+    wide: bool = False
 
 
 class Ir(StrEnum):

@@ -53,6 +53,9 @@ JSON = ("compile", "report", "explore", "export", "link", "update", "evidence", 
 QUIET = (*JSON, "run", "profile", "calibrate-board", "view", "diff")
 """Commands that have --quiet, as they show progress or a summary."""
 
+TABLES = ("report", "explore", "link", "inspect", "validate", "diff")
+"""Commands that have --wide, as they print tables that may be wider than a terminal."""
+
 READING, QUANTIZATION, SAMPLES = "How the model is read", "Quantization", "Samples"
 """Titles of panels of options in --help: import, quantization, and evaluation samples."""
 MEMORY, APART, TIME = "Memory", "Weights apart from the code", "Time"
@@ -160,8 +163,7 @@ OPTIONS = (
            RUN, "CompileOptions.training.optimizer", LEARNING, default=OPTIMIZER_NAMES[0], choices=OPTIMIZER_NAMES),
     Option("--train-weights", str,
            "type of trained weights: float32, int8 (not with adam), or auto: int8 if float32 does not fit",
-           RUN, "CompileOptions.training.precision", LEARNING,
-           default=TRAINED_PRECISIONS[0], choices=TRAINED_PRECISIONS),
+           RUN, "CompileOptions.training.precision", LEARNING, default=TRAINED_PRECISIONS[0], choices=TRAINED_PRECISIONS),
     Option("--statistics", str,
            "means and variances of batch normalization behind the first trained layer: frozen, or updated by samples",
            RUN, "CompileOptions.training.statistics", LEARNING, default=STATISTICS_MODES[0], choices=STATISTICS_MODES),
@@ -247,6 +249,7 @@ OPTIONS = (
            SHARE, "Workers.cluster", PARALLEL_WORK),
     Option("--quiet -q", bool, "print no progress and no summary", QUIET, "OutputOptions.quiet"),
     Option("--json", str, "write the report as JSON to a file, or - for stdout", JSON, "OutputOptions.json_"),
+    Option("--wide", bool, "print all columns of tables, however wide the terminal is", TABLES, "OutputOptions.wide"),
 
     # Options that their commands read themselves.
     Option("--board -b", str, _BOARD, ("compile", "report", "run", "export", "link", "update", "evidence", "validate"),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ from mcugen.evaluation.session import Session
 from mcugen.frontend.onnx import import_model
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.interpreter import interpret
+from mcugen.hir.layer_names import name_results_of
 from mcugen.hir.traits import weight_axes
 from mcugen.hir.types import Array, DType
 from mcugen.numerics.fixedpoint import dequantize
@@ -63,7 +64,11 @@ def compare_layers(
         if progress:
             progress(number)
     sources = _sources(quantized.model.graph, {name for name, pair in pairs.items() if pair.integer_values})
-    rows = [_row(quantized, value, node, pairs[value.name], sources[value]) for value, node in _layers(quantized.model)]
+    titles = name_results_of(quantized.model.graph)
+    rows = [
+        _row(quantized, (value, node), pairs[value.name], [titles.get(n, n) for n in sources[value]], titles)
+        for value, node in _layers(quantized.model)
+    ]
     return summarize_layers(rows, len(samples), threshold_db)
 
 
@@ -142,13 +147,29 @@ def _sources(graph: Graph, known: set[str]) -> dict[Value, list[str]]:
     return sources
 
 
-def _row(quantized: Quantization, value: Value, node: Node | None, pair: _Pair, sources: list[str]) -> LayerError:
+def _row(
+    quantized: Quantization,
+    layer: tuple[Value, Node | None],
+    pair: _Pair,
+    sources: list[str],
+    titles: Mapping[str, str],
+) -> LayerError:
+    """Return the error of a tensor.
+
+    Args:
+        quantized: The quantized model.
+        layer: The tensor and its producer.
+        pair: Its values in both models.
+        sources: The names of the tensors that it is computed from.
+        titles: The names of layers, by the names of their results.
+    """
+    value, node = layer
     plan, layer_name = quantized.plan, node.outputs[0].name if node else value.name
     stored = plan.activations.get(value.name)
     low, high = representable_range(stored) if stored else (None, None)
     integer, real = pair.concatenated()
     return LayerError(
-        name=value.name,
+        name=titles.get(value.name, value.name),
         origin=list(node.origin) if node else [],
         op=node.op.name if node else "input",
         precision=_precision(plan, node, stored).value,

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from mcugen.frontend.onnx.functions import STANDARD_DOMAINS
 from mcugen.frontend.onnx.nodes import rename, rename_inputs, tensors_read
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.layer_names import main_node, source_of
 from mcugen.hir.names import Names
 from mcugen.hir.traits import clamp_of, onnx_form, prefers_source
 from mcugen.hir.types import Array, DType
@@ -174,8 +175,8 @@ class OnnxWriter:
         inputs = [self._operand(node, i) for i in range(len(node.inputs))]
         inputs += [self.store(f"{name}.{op_type}{i}", array) for i, array in enumerate(extra)]
         clamp = clamp_of(node.op)
-        first, last = (node.origin[0], node.origin[-1]) if node.origin else ("", "")
-        if node.op.moves_data and first in self._computing:
+        first, last = main_node(source_of(node)), node.origin[-1] if node.origin else ""
+        if node.op.moves_data and node.origin and node.origin[0] in self._computing:
             first = ""  # The name belongs to the computing node between the data movements.
         if clamp is None:
             self.add(op_type, inputs, name, first, **attributes)

@@ -19,6 +19,7 @@ from mcugen.evaluation.layers import (
 )
 from mcugen.frontend.onnx import import_model
 from mcugen.hir.graph import Graph, Node
+from mcugen.hir.layer_names import name_results_of
 from mcugen.hir.traits import readers_behind
 from mcugen.hir.types import DType, QuantParams
 from mcugen.ops.conversion import Quantize
@@ -34,11 +35,11 @@ from mcugen.quantization.scheme import represented_range
 
 def precisions_of_given(graph: Graph) -> tuple[OtherPrecision, ...]:
     """Return the layers that compute in float32 in a quantized model that the user passed, made by another tool."""
-    islands = float_islands(graph)
+    islands, titles = float_islands(graph), name_results_of(graph)
     rows = []
     for name, op in float_layers(graph).items():
         reason = UNCONVERTED if name in islands else GIVEN_REAL
-        rows.append(OtherPrecision(name, op, DType.FLOAT32.value, reason, REASON_REMEDIES[reason]))
+        rows.append(OtherPrecision(titles[name], op, DType.FLOAT32.value, reason, REASON_REMEDIES[reason]))
     return tuple(rows)
 
 
@@ -54,6 +55,7 @@ def other_precisions(quantization: Quantization, because: Mapping[str, Precision
     """
     main, assigned = quantization.plan.scheme.activations, quantization.assignment
     in_float = set(float_layers(_optimize_written(quantization)))
+    titles = name_results_of(quantization.model.graph)
     rows = []
     for node in quantization.model.graph.nodes:
         name = node.outputs[0].name
@@ -68,7 +70,7 @@ def other_precisions(quantization: Quantization, because: Mapping[str, Precision
         if reason == REQUESTED_REAL and name in because:
             reason, remedy = because[name].reason, because[name].remedy
         precision = WIDE_PRECISION if name in quantization.plan.wide_weights else dtype.value
-        rows.append(OtherPrecision(name, node.op.name, precision, reason, remedy))
+        rows.append(OtherPrecision(titles[name], node.op.name, precision, reason, remedy))
     return tuple(rows)
 
 

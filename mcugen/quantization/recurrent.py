@@ -19,6 +19,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mcugen.hir.graph import Node
+from mcugen.hir.layer_names import main_node, source_of
+from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.kernels.portable.recurrent import RecurrentSizes
 from mcugen.numerics.fixedpoint import quantize
@@ -61,12 +63,15 @@ class GraphWriter:
         stored: How tensors are stored, by role.
         nodes: The nodes written so far.
         initializers: The constants written so far.
+        layer: Name of the layer that the nodes compute; each node has this name and that of its operator.
     """
 
     prefix: str
     stored: Mapping[str, Stored]
+    layer: str = ""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
+    _node_names: Names = field(default_factory=lambda: Names(separator="_"))
 
     def constant(self, what: str, array: Array) -> str:
         """Add a constant to the graph and return its name, which contains `what`."""
@@ -78,12 +83,14 @@ class GraphWriter:
         """Add a node with several outputs and return the outputs' names.
 
         Args:
-            op_type: The ONNX operator.
+            op_type: The ONNX operator; a Scan has the name of the layer itself.
             inputs: The names of the inputs.
             names: The names of the outputs.
             attributes: The attributes of the node.
         """
-        self.nodes.append(helper.make_node(op_type, inputs, names, f"{names[0]}/{op_type}", **attributes))
+        own = self.layer or names[0]
+        name = self._node_names.take(own if op_type == "Scan" else f"{own}/{op_type}")
+        self.nodes.append(helper.make_node(op_type, inputs, names, name, **attributes))
         return names
 
     def op(self, op_type: str, *inputs: str, out: str = "", **attributes: object) -> str:
@@ -392,7 +399,7 @@ class _Layer:
 
     def _body(self, d: int) -> onnx.GraphProto:
         """Return one step: it maps quantized states and an input to the next states, and gives h a second time."""
-        body = GraphWriter(f"{self.scope.prefix}.{d}", self.scope.stored)
+        body = GraphWriter(f"{self.scope.prefix}.{d}", self.scope.stored, self.scope.layer)
         roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
         reals = [body.dequantize(f"{body.prefix}.{role}", role) for role in roles]
         cell = CellWriter(body, self.sizes.hidden, self.inner(d), self.recurrent(d))
@@ -496,7 +503,8 @@ def write_recurrent_layer(
     op = node.op
     if not isinstance(op, Recurrent) or not op.can_expand(node):
         return None
-    scope = GraphWriter(f"{outputs[0]}.integer", {**tensor_storage(op, ranges, scheme), "x": x})
+    storage = {**tensor_storage(op, ranges, scheme), "x": x}
+    scope = GraphWriter(f"{outputs[0]}.integer", storage, main_node(source_of(node)))
     sizes = op.sizes(node.input(X).type, node.input(R).type)
     layer = _Layer(scope, node, op, sizes, inputs, scope.quantize(inputs[X], "x"), scheme, moments or {})
     directions = [layer.direction(d) for d in range(sizes.directions)]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mcugen.hir.layer_names import name_nodes
 from mcugen.quantization.quantize import Quantization
 
 
@@ -43,11 +44,11 @@ def layer_precisions(quantized: Quantization) -> list[dict[str, str]]:
     """
     other_layers = {layer.name: asdict(layer) for layer in quantized.other_precisions}
     layers = []
-    for node in quantized.model.graph.nodes:
-        name = node.outputs[0].name
+    for node, name in name_nodes(quantized.model.graph).items():
+        result = node.outputs[0].name
         if name in other_layers:
             layers.append(other_layers[name])
-        elif name in quantized.assignment.precision:
-            precision = quantized.assignment.precision[name].value
+        elif result in quantized.assignment.precision:
+            precision = quantized.assignment.precision[result].value
             layers.append({"name": name, "op": node.op.name, "precision": precision, "reason": "", "remedy": ""})
     return layers

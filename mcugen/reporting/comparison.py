@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Grid
 
 from mcugen.core.errors import printable, shortened
+from mcugen.hir.layer_names import shorten_name
 from mcugen.reporting.differences import MAX_SHOWN_LAYERS, Change, Differences, LayerChange, number
 from mcugen.reporting.figures import ReportedLayer
 from mcugen.reporting.pages import render_template
+from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
 
 LONGEST_NAME = 48
 """Largest number of characters of a name in a comparison."""
@@ -56,16 +56,20 @@ def tables(differences: Differences) -> Iterator[ComparisonTable]:
         )
 
 
-def print_differences(differences: Differences, console: Console) -> None:
-    """Print the tables on a terminal."""
+def print_differences(differences: Differences, console: Console, wide: bool = False) -> None:
+    """Print the tables on a terminal; with `wide`, all columns, however wide the console is."""
     console.print(escape(printable(title(differences))), highlight=False, soft_wrap=True)
     for table in tables(differences):
-        grid = Grid(title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-        for index, head in enumerate(table.heads):
-            grid.add_column(head, justify="right" if index and table.key != "causes" else "left", overflow="fold")
-        for row in table.rows:
-            grid.add_row(*(escape(printable(cell)) for cell in row))
-        console.print(grid)
+        print_table(_terminal_table(table), console, wide)
+
+
+def _terminal_table(table: ComparisonTable) -> TextTable:
+    """Return a table for terminals: pairs of figures stand on two lines, texts are wrapped."""
+    first = TableColumn(table.heads[0], Kind.NAME if table.key == "layers" else Kind.WORD)
+    kinds = {"causes": Kind.TEXT, "kernel": Kind.WORD}
+    others = (TableColumn(head, kinds.get(table.key, kinds.get(head, Kind.NUMBER))) for head in table.heads[1:])
+    rows = [tuple(cell.replace(" -> ", " ->\n") for cell in row) for row in table.rows]
+    return TextTable((first, *others), rows, table.title)
 
 
 def markdown(differences: Differences) -> str:
@@ -112,7 +116,7 @@ def _layer(change: LayerChange, time: str) -> tuple[str, ...]:
         return now if was == now else f"{was} -> {now}"
 
     figures = (pair(name) for name in (time, "flash", "ram"))
-    return (shortened(printable(change.title), LONGEST_NAME), change.what, *figures)
+    return (shorten_name(printable(change.title), LONGEST_NAME), change.what, *figures)
 
 
 def _value(layer: ReportedLayer | None, name: str) -> str:

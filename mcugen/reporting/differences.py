@@ -10,7 +10,7 @@ from typing import Any
 
 from mcugen.core.errors import ConstraintError, UsageError
 from mcugen.reporting.basis import Basis
-from mcugen.reporting.figures import Report, ReportedLayer, layer_title
+from mcugen.reporting.figures import Report, ReportedLayer
 
 Get = Callable[[Report], float | None]
 """Returns a figure of a report; None if the report does not have it."""
@@ -238,14 +238,9 @@ def _short(digest: str | None) -> str:
 def _layers(before: Report, after: Report) -> Iterator[LayerChange]:
     was, now = ({layer.name: layer for layer in report.layers} for report in (before, after))
     names = list(dict.fromkeys([*was, *now]))
-    changes = [LayerChange(_title(was.get(n), now.get(n)), was.get(n), now.get(n)) for n in names]
+    changes = [LayerChange(n, was.get(n), now.get(n)) for n in names]
     changed = [change for change in changes if change.before != change.after]
     yield from sorted(changed, key=lambda change: -change.weight)
-
-
-def _title(before: ReportedLayer | None, after: ReportedLayer | None) -> str:
-    layer = after or before
-    return layer_title(layer.name, layer.origin) if layer else ""
 
 
 def _time(layer: ReportedLayer | None) -> int:

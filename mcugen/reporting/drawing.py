@@ -8,7 +8,7 @@ from itertools import combinations
 
 from markupsafe import Markup
 
-from mcugen.memory.peak import shorten_name
+from mcugen.hir.layer_names import shorten_name
 from mcugen.reporting.memory import BUFFER_KINDS, Block, MemoryMap
 from mcugen.reporting.pages import render_template
 
@@ -95,7 +95,7 @@ def draw(memory: MemoryMap) -> Markup:
             areas=[plot.y(sum(memory.areas[:n])) for n in range(1, len(memory.areas))],
             bound=plot.y(memory.bound) if memory.bound < memory.arena else "",
             peak=plot.area(peak.index, peak.index, 0, memory.arena),
-            peak_name=shorten_name(peak.title, MAX_AXIS_LABEL_CHARACTERS),
+            peak_name=shorten_name(peak.name, MAX_AXIS_LABEL_CHARACTERS),
             peak_at=_number(plot.middle(peak.index)),
             peak_anchor="end" if plot.middle(peak.index) > LEFT + plot.width / 2 else "start",
         )
@@ -162,7 +162,7 @@ class _Plot:
             room = int((width - CHARACTER[0]) / CHARACTER[0])
             if room >= MIN_LABEL_CHARACTERS and height >= CHARACTER[1] * (2 if hosts else 1):
                 foot = top + height - 4 if block in below else top + CHARACTER[1] - 2
-                area = replace(area, label=shorten_name(block.title, room), label_y=_number(foot))
+                area = replace(area, label=shorten_name(block.name, room), label_y=_number(foot))
             rectangles.append(area)
         return rectangles
 
@@ -181,7 +181,7 @@ class _Plot:
             marks.append(
                 Mark(
                     _number(at),
-                    f"{index} {shorten_name(row.title, MAX_AXIS_LABEL_CHARACTERS)}",
+                    f"{index} {shorten_name(row.name, MAX_AXIS_LABEL_CHARACTERS)}",
                     f"{index} {row.name}: {row.kernel}",
                 )
             )

@@ -17,6 +17,7 @@ from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
 from mcugen.evaluation.layers import LayerComparison, OtherPrecision
 from mcugen.evaluation.sample_results import SampleResults
 from mcugen.hir.graph import Graph
+from mcugen.lir.layer_titles import layer_names
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import Placement
@@ -86,11 +87,6 @@ class Ram:
     total: int | None
 
 
-def layer_title(name: str, origin: Sequence[str]) -> str:
-    """Return a layer's title for reports: the last of its ONNX nodes if that has a name, else `name`."""
-    return origin[-1] if origin and origin[-1] else name
-
-
 @dataclass(frozen=True)
 class MemoryUse:
     """The use of one memory of the board, in bytes.
@@ -123,7 +119,7 @@ class ReportedLayer:
     """The figures of one layer; None if unknown.
 
     Attributes:
-        name: Name of its result.
+        name: Its name, unique within the model (mcugen.hir.layer_names).
         origin: Names of its ONNX nodes.
         op: Its operator.
         kernel: Its kernel.
@@ -167,6 +163,33 @@ class Stall:
     def cycles(self) -> int:
         """Return the stall cycles on instructions and data together."""
         return self.instructions + self.data
+
+
+@dataclass(frozen=True)
+class WeightCopy:
+    """Weights of a layer that each call copies to the arena before the layer runs.
+
+    Attributes:
+        layer: Name of the layer.
+        bytes: Bytes of the copy.
+        cycles_estimate: Estimated cycles of copying.
+        saved_cycles_estimate: Estimated cycles of a call that the copy saves in all; None if unknown.
+        is_ahead: Whether the copy goes on while earlier layers run (--copy-ahead).
+    """
+
+    layer: str
+    bytes: int
+    cycles_estimate: int
+    saved_cycles_estimate: int | None
+    is_ahead: bool
+
+
+def copies_text(copies: Sequence[WeightCopy]) -> str:
+    """Return a text on the cycles of copies of weights during a call, with the layers and their bytes."""
+    listing = ", ".join(f"{copy.layer} {copy.bytes:,}" for copy in copies)
+    cycles, saved = sum(c.cycles_estimate for c in copies), sum(c.saved_cycles_estimate or 0 for c in copies)
+    gain = f", which saves about {saved:,}" if saved else ""
+    return f"copied in each call, in about {cycles:,} cycles{gain}: {listing}"
 
 
 @dataclass(frozen=True)
@@ -554,6 +577,8 @@ class Report:
     """Problems of samples or of the program, with hints; they are shown even if progress messages are not."""
     other_precisions: tuple[OtherPrecision, ...] = ()
     """The layers with another precision than the quantized model's main one; `notes` names them, too."""
+    weight_copies: tuple[WeightCopy, ...] = ()
+    """The copies of weights to the arena that each call makes, in the order of the layers."""
     self_test_input: str = "random numbers"
     """Description of the self-test's input; "" if its samples were chosen to detect faults."""
 
@@ -879,7 +904,7 @@ def _layers(program: Program) -> list[ReportedLayer]:
     layers = [(program.head(span), span) for span in program.layers()]
     return [
         ReportedLayer(
-            name=program.completing(span).name,
+            name=name,
             origin=list(instr.origin),
             op=instr.op,
             kernel=instr.kernel,
@@ -894,7 +919,7 @@ def _layers(program: Program) -> list[ReportedLayer]:
             ram=busiest(times[i + 1] for i in span).nbytes,
             core=_core(program, span),
         )
-        for instr, span in layers
+        for name, (instr, span) in zip(layer_names(program), layers, strict=True)
     ]
 
 

@@ -16,7 +16,7 @@ from mcugen.evaluation.metrics import described
 from mcugen.evaluation.sample_results import SampleResult, SampleView
 from mcugen.reporting.cells import TableCell, number, words
 from mcugen.reporting.charts import page
-from mcugen.reporting.figures import Alternative, Report, ReportedLayer, SelfTestLayer, layer_title, stalled_share
+from mcugen.reporting.figures import Alternative, Report, ReportedLayer, SelfTestLayer, stalled_share
 from mcugen.reporting.layer_charts import charts_of
 from mcugen.reporting.text import findings, title, totals
 
@@ -49,7 +49,7 @@ def report_page(report: Report) -> str:
         totals=totals(report),
         layer_heads=LAYER_HEADS,
         layers=[_layer_row(i, layer) for i, layer in enumerate(report.layers)],
-        reasons=[(layer_title(r.name, r.origin), r.kernel, r.reason) for r in report.layers if r.reason],
+        reasons=[(r.name, r.kernel, r.reason) for r in report.layers if r.reason],
         alternative_heads=ALTERNATIVE_HEADS,
         alternatives=[_alternative_row(other, report.alternatives[0]) for other in report.alternatives],
         tested_heads=TESTED_HEADS,
@@ -104,7 +104,7 @@ def _layer_row(index: int, layer: ReportedLayer) -> list[TableCell]:
     waits = stalled_share(layer.cycles_estimate, layer.stalls) if layer.stalls else None
     return [
         number(index),
-        words(layer_title(layer.name, layer.origin)),
+        words(layer.name),
         words(layer.kernel),
         number(layer.macs),
         number(layer.instructions),

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mcugen.evaluation.layers import ERROR_HISTOGRAM_BINS, LayerComparison
+from mcugen.hir.layer_names import shorten_name
 from mcugen.reporting.charts import FAINT, Chart, chart
-from mcugen.reporting.figures import LearningFigures, Report, ReportedLayer, layer_title
+from mcugen.reporting.figures import LearningFigures, Report, ReportedLayer
 from mcugen.reporting.memory import BUFFER_KINDS
 from mcugen.reporting.two_cores import TwoCores
 
@@ -46,8 +47,12 @@ def charts_of(report: Report) -> dict[str, Chart]:
     return charts
 
 
+def _short(name: str) -> str:
+    return shorten_name(name, MAX_CHART_NAME_CHARACTERS)
+
+
 def _name(index: int, layer: ReportedLayer) -> str:
-    return f"{index} {layer_title(layer.name, layer.origin)}"[:MAX_CHART_NAME_CHARACTERS]
+    return _short(f"{index} {layer.name}")
 
 
 def _parts(layer: ReportedLayer) -> list[tuple[str, str, float | None]]:
@@ -126,7 +131,7 @@ def _memory(report: Report) -> Chart:
     """Return rectangles of buffers: layers from left to right, addresses from below."""
     rows = [
         {
-            "name": buffer.name[:MAX_CHART_NAME_CHARACTERS],
+            "name": _short(buffer.name),
             "kind": buffer.kind,
             "bytes": buffer.bytes,
             "offset": buffer.offset,
@@ -212,7 +217,7 @@ def _errors(report: Report) -> Chart:
     rows = [
         {
             "index": i,
-            "layer": layer.name[:MAX_CHART_NAME_CHARACTERS],
+            "layer": _short(layer.name),
             "sqnr": layer.sqnr_db,
             "clipped": layer.clipped,
             "op": layer.op,
@@ -250,7 +255,7 @@ def _values(comparison: LayerComparison) -> Chart:
     """Return histograms of the layer that the reader chooses above them, the worst at first."""
     rows = [
         {
-            "layer": f"{index} {layer.name}"[:MAX_CHART_NAME_CHARACTERS],
+            "layer": _short(f"{index} {layer.name}"),
             "low": histogram.low,
             "width": (histogram.high - histogram.low) / ERROR_HISTOGRAM_BINS,
             "float": histogram.real,
@@ -262,11 +267,7 @@ def _values(comparison: LayerComparison) -> Chart:
     worst = next((layer.name for layer in comparison.worst_first if layer.histogram), "")
     names = [row["layer"] for row in rows]
     first = next(
-        (
-            f"{i} {layer.name}"[:MAX_CHART_NAME_CHARACTERS]
-            for i, layer in enumerate(comparison.layers)
-            if layer.name == worst
-        ),
+        (_short(f"{i} {layer.name}") for i, layer in enumerate(comparison.layers) if layer.name == worst),
         names[0],
     )
     spec = {

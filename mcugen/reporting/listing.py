@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
 from rich.text import Text
 
 from mcugen.core.board import Board, Cache, Memory, board_names, load_board
 from mcugen.core.errors import UsageError, printable
 from mcugen.hir.graph import Graph
+from mcugen.hir.layer_names import name_nodes
 from mcugen.lir.program import Control, Program
-from mcugen.memory.peak import shorten_name
 from mcugen.memory.plan import peak_live_bytes
 from mcugen.reporting.figures import Report
 from mcugen.reporting.memory import Block, LayerPeak, MemoryMap
+from mcugen.reporting.tables import Fact, Kind, TableColumn, TextTable, print_facts, print_table
 from mcugen.reporting.text import dropped_text
 
 
@@ -35,13 +34,25 @@ def print_boards(console: Console, as_json: bool, like: str = "") -> None:
     if as_json:
         print(json.dumps([_plain(board) for board in boards], indent=2))
         return
-    columns = [Column(title, no_wrap=True) for title in ("board", "CPU")]
-    columns += [Column(title, no_wrap=True, justify="right") for title in ("MHz", "RAM", "flash")]
-    table = Table(*columns, "kits, by whose names it goes too", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for board in boards:
-        sizes = (_size(board.total_ram), _size(board.total_flash))
-        table.add_row(board.name, board.cpu, f"{board.clock_hz / 1e6:.0f}", *sizes, escape(", ".join(board.kits)))
-    console.print(table)
+    print_table(board_table(boards), console, hint="--json has all")
+
+
+def board_table(boards: Sequence[Board]) -> TextTable:
+    """Return the table of boards."""
+    columns = [TableColumn(title, Kind.WORD) for title in ("board", "CPU")]
+    columns += [TableColumn(title) for title in ("MHz", "RAM", "flash")]
+    rows = [
+        (
+            board.name,
+            board.cpu,
+            f"{board.clock_hz / 1e6:.0f}",
+            _size(board.total_ram),
+            _size(board.total_flash),
+            ", ".join(board.kits),
+        )
+        for board in boards
+    ]
+    return TextTable([*columns, TableColumn("kits, by whose names it goes too", Kind.TEXT, 1)], rows)
 
 
 def boards_like(text: str) -> list[Board]:
@@ -68,31 +79,48 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
         print(json.dumps(_plain(board), indent=2))
         return
     console.print(f"[bold]{board.name}[/]: {escape(board.description)}", highlight=False)
-    facts = Table(show_header=False)
-    facts.add_row("CPU", f"{board.cpu} at {board.clock_hz / 1e6:g} MHz")
-    facts.add_row("extensions", " ".join(sorted(board.features)) or "-")
-    facts.add_row("compiler flags", escape(" ".join(board.cflags)))
-    facts.add_row("QEMU machine", board.qemu or "none: runs on this computer")
-    facts.add_row("arena in", board.arena_memory)
-    facts.add_row("weights in", board.weights_memory)
-    facts.add_row("kits", escape(", ".join(board.kits)) or "-")
-    for core in board.cores:
-        board_text = f", as '{core.board.name}', pace {core.pace:g}" if core.board else ""
-        facts.add_row(f"core {escape(core.name)}", escape(f"{core.cpu} at {core.clock_hz / 1e6:g} MHz{board_text}"))
-    for cache in board.caches:
-        facts.add_row(f"cache {escape(cache.name)}", escape(_cache(cache)))
-    if board.energy:
-        facts.add_row("draws", f"{board.energy.microamps_per_mhz:g} µA/MHz at {board.energy.millivolts / 1e3:g} V")
-    console.print(facts)
-    memories = Table("memory", "kind", "address", "bytes", "speed", "waits")
-    for m in board.memories:
-        waits = waits_text(board, m)
-        memories.add_row(escape(m.name), m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits)
-    console.print(memories)
+    print_facts("", board_facts(board), console)
+    print_table(memory_table(board), console, hint="--json has all")
     if board.sources:
         console.print("Sources:", highlight=False)
     for source in board.sources:
         console.print(f"- {escape(source)}", highlight=False)
+
+
+def board_facts(board: Board) -> list[Fact]:
+    """Return the labels and values of a board's description."""
+    facts = [
+        ("CPU", f"{board.cpu} at {board.clock_hz / 1e6:g} MHz"),
+        ("extensions", " ".join(sorted(board.features)) or "-"),
+        ("compiler flags", " ".join(board.cflags)),
+        ("QEMU machine", board.qemu or "none: runs on this computer"),
+        ("arena in", board.arena_memory),
+        ("weights in", board.weights_memory),
+        ("kits", ", ".join(board.kits) or "-"),
+    ]
+    for core in board.cores:
+        board_text = f", as '{core.board.name}', pace {core.pace:g}" if core.board else ""
+        facts.append((f"core {core.name}", f"{core.cpu} at {core.clock_hz / 1e6:g} MHz{board_text}"))
+    facts += [(f"cache {cache.name}", _cache(cache)) for cache in board.caches]
+    if board.energy:
+        facts.append(("draws", f"{board.energy.microamps_per_mhz:g} µA/MHz at {board.energy.millivolts / 1e3:g} V"))
+    return [(label, "", text) for label, text in facts]
+
+
+def memory_table(board: Board) -> TextTable:
+    """Return the table of a board's memories."""
+    columns = (
+        TableColumn("memory", Kind.WORD),
+        TableColumn("kind", Kind.WORD, 1),
+        TableColumn("address"),
+        TableColumn("bytes"),
+        TableColumn("speed"),
+        TableColumn("waits", Kind.WORD),
+    )
+    rows = [
+        (m.name, m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits_text(board, m)) for m in board.memories
+    ]
+    return TextTable(columns, rows)
 
 
 def _cache(cache: Cache) -> str:
@@ -109,85 +137,127 @@ def waits_text(board: Board, memory: Memory) -> str:
     return f"{cycles} / {memory.line_bytes} bytes" + ", prefetch" * memory.prefetch
 
 
-def print_model(graph: Graph, program: Program, report: Report, console: Console) -> None:
-    """Print inputs, outputs and totals of a model, then one line for each node."""
-    facts = Table(show_header=False)
+def print_model(graph: Graph, program: Program, report: Report, console: Console, wide: bool = False) -> None:
+    """Print inputs, outputs and totals of a model, then one line for each node.
+
+    Args:
+        graph: The graph after all passes.
+        program: Its program.
+        report: Its report.
+        console: Where to print.
+        wide: Whether to print all columns, however wide the console is.
+    """
+    print_facts("", model_facts(program, report), console)
+    print_table(node_table(graph), console, wide, "--wide has all")
+
+
+def model_facts(program: Program, report: Report) -> list[Fact]:
+    """Return the labels and texts on inputs, outputs and totals of a model."""
+    facts = []
     for kind, endpoints in (("input", program.inputs), ("output", program.outputs), ("state", program.states)):
         for e in endpoints:
             shape = ("x".join(map(str, e.shape)) or "scalar") + " at most" * bool(e.sizes)
-            facts.add_row(
-                kind, escape(printable(f"{e.name}: {e.dtype.value} {shape}" + (f" {e.quant}" if e.quant else "")))
-            )
+            facts.append((kind, f"{e.name}: {e.dtype.value} {shape}" + (f" {e.quant}" if e.quant else "")))
     for symbol in program.symbols:
         origin = f"output '{symbol.output}'" if symbol.output else "an argument of the run function"
-        facts.add_row("size", escape(printable(f"{symbol.name}: {symbol.low} to {symbol.high}, {origin}")))
-    facts.add_row("MACs", f"{report.model.macs:,}")
+        facts.append(("size", f"{symbol.name}: {symbol.low} to {symbol.high}, {origin}"))
+    facts.append(("MACs", f"{report.model.macs:,}"))
     if report.model.dropped_channels:
-        facts.add_row("MACs dropped", f"{report.model.dropped_macs:,}: {dropped_text(report.model)}")
-    facts.add_row("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants")
-    facts.add_row("kernels", "; ".join(filter(None, (report.kernels, report.library_calls))))
-    facts.add_row(
-        "peak activation memory", f"{peak_live_bytes(program):,} bytes alive at once, arena {program.arena_size:,}"
+        facts.append(("MACs dropped", f"{report.model.dropped_macs:,}: {dropped_text(report.model)}"))
+    facts.append(("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants"))
+    facts.append(("kernels", "; ".join(filter(None, (report.kernels, report.library_calls)))))
+    peak = f"{peak_live_bytes(program):,} bytes alive at once, arena {program.arena_size:,}"
+    return [(label, "", text) for label, text in [*facts, ("peak activation memory", peak)]]
+
+
+def node_table(graph: Graph) -> TextTable:
+    """Return the table of the nodes of a graph."""
+    columns = (
+        TableColumn("#"),
+        TableColumn("layer", Kind.NAME),
+        TableColumn("operator", Kind.NAME, 1),
+        TableColumn("output", Kind.TEXT),
+        TableColumn("MACs"),
+        TableColumn("ONNX nodes", Kind.TEXT, 2),
     )
-    console.print(facts)
-    table = Table("#", "operator", "output", "MACs", "ONNX nodes")
-    for index, node in enumerate(graph.nodes):
-        types = ", ".join(str(v.type) for v in node.outputs)
-        table.add_row(
-            str(index), node.op.name, types, f"{node.op.macs(node.sig):,}", escape(printable(", ".join(node.origin)))
+    rows = [
+        (
+            str(index),
+            name,
+            node.op.name,
+            ", ".join(str(v.type) for v in node.outputs),
+            f"{node.op.macs(node.sig):,}",
+            ", ".join(node.origin),
         )
-    console.print(table)
+        for index, (node, name) in enumerate(name_nodes(graph).items())
+    ]
+    return TextTable(columns, rows)
 
 
 ARENA_PICTURE_CHARACTERS = 20
 """Width in characters of the arena's picture in each line of the memory map."""
 
-FIGURE_CHARACTERS = 48
-"""Width in characters of a line of the memory map without names and the picture."""
-
 _STYLES = {"input": "blue", "output": "yellow", "activation": "green", "scratch": "magenta"}
 
 
-def print_memory(memory: MemoryMap, console: Console) -> None:
-    """Print the arena's totals, then one line for each layer with its live buffers; the peak is bold."""
-    peak = memory.peak
-    facts = Table(show_header=False)
-    parts = f": {' + '.join(f'{n:,}' for n in memory.areas)}" * (len(memory.areas) > 1)
-    facts.add_row("arena", f"{memory.arena:,} bytes{parts}")
-    facts.add_row("least possible", f"{memory.bound:,} bytes, proven for these layers in this order")
-    where = f"layer {peak.layer}, '{peak.title}'" if peak.layer is not None else peak.title
-    facts.add_row("peak", escape(printable(f"{peak.nbytes:,} bytes in {where}")))
-    for block in peak.blocks:
-        facts.add_row("", _fit_name(f"{block.nbytes:>9,} {block.kind} '{block.title}'", console.width - 24))
-    if peak.layer is not None:
-        facts.add_row("by rows", escape(printable(_by_rows(memory.rows[peak.layer]))))
-    if peak.blocks and peak.blocks[0].kind == "input" and 2 * peak.blocks[0].nbytes > peak.nbytes:
-        facts.add_row("its input", "most of the peak: --stream-input and, of quantized models, --integer-io save that")
-    console.print(facts)
+def print_memory(memory: MemoryMap, console: Console, wide: bool = False) -> None:
+    """Print the arena's totals, then one line for each layer with its live buffers; the peak is bold.
+
+    Args:
+        memory: The memory map.
+        console: Where to print.
+        wide: Whether to print all columns, however wide the console is.
+    """
+    print_facts("", memory_facts(memory), console)
     console.print("in the picture of the arena: █ in use, ▄ less than half, ▓ shared, · free", highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    room = max((console.width - ARENA_PICTURE_CHARACTERS - FIGURE_CHARACTERS) // 2, 8)
-    for head in ("#", "layer", "in use", "scratch", "arena", "offset", "bytes", "buffer"):
-        is_name = head in ("layer", "buffer")
-        table.add_column(
-            head,
-            justify="left" if is_name or head == "arena" else "right",
-            no_wrap=True,
-            max_width=room if is_name else None,
-        )
-    for index, row in enumerate(memory.rows):
-        table.add_row(
+    print_table(layer_memory_table(memory), console, wide)
+
+
+def memory_facts(memory: MemoryMap) -> list[Fact]:
+    """Return the labels and texts on the arena and its peak."""
+    peak = memory.peak
+    parts = f": {' + '.join(f'{n:,}' for n in memory.areas)}" * (len(memory.areas) > 1)
+    where = f"layer {peak.layer}, '{peak.name}'" if peak.layer is not None else peak.name
+    facts = [
+        ("arena", f"{memory.arena:,} bytes{parts}"),
+        ("least possible", f"{memory.bound:,} bytes, proven for these layers in this order"),
+        ("peak", f"{peak.nbytes:,} bytes in {where}"),
+        *(("", f"{block.nbytes:>9,} {block.kind} '{block.name}'") for block in peak.blocks),
+    ]
+    if peak.layer is not None:
+        facts.append(("by rows", _by_rows(memory.rows[peak.layer])))
+    if peak.blocks and peak.blocks[0].kind == "input" and 2 * peak.blocks[0].nbytes > peak.nbytes:
+        remedy = "most of the peak: --stream-input and, of quantized models, --integer-io save that"
+        facts.append(("its input", remedy))
+    return [(label, "", text.replace("\n", "·")) for label, text in facts]
+
+
+def layer_memory_table(memory: MemoryMap) -> TextTable:
+    """Return the table of the arena's contents during each layer."""
+    columns = (
+        TableColumn("#"),
+        TableColumn("layer", Kind.NAME),
+        TableColumn("in use"),
+        TableColumn("scratch", rank=3),
+        TableColumn("arena", Kind.WORD, 4),
+        TableColumn("offset", rank=2),
+        TableColumn("bytes"),
+        TableColumn("buffer", Kind.NAME, 1),
+    )
+    rows = [
+        (
             str(index),
-            _fit_name(row.title, room),
+            row.name.replace("\n", "·"),
             f"{row.nbytes:,}",
             f"{row.scratch:,}",
             _strip(row.blocks, memory.arena),
             "\n".join(f"{b.offset:,}" for b in row.blocks),
             "\n".join(f"{b.nbytes:,}" for b in row.blocks),
-            Text("\n").join(_fit_name(b.title, room, _STYLES[b.kind]) for b in row.blocks),
-            style="bold" if index == peak.layer else None,
+            Text("\n").join(Text(printable(b.name).replace("\n", "·"), _STYLES[b.kind]) for b in row.blocks),
         )
-    console.print(table)
+        for index, row in enumerate(memory.rows)
+    ]
+    return TextTable(columns, rows, styles=["bold" if i == memory.peak.layer else None for i in range(len(rows))])
 
 
 def _by_rows(row: LayerPeak) -> str:
@@ -197,11 +267,6 @@ def _by_rows(row: LayerPeak) -> str:
     if row.whole:
         return f"this layer is computed as a whole: {row.whole}"
     return "this layer may be computed row by row: --optimize ram does so where that takes less"
-
-
-def _fit_name(name: str, room: int, style: str = "") -> Text:
-    """Return a name on one line; long names are shortened at the start, because they differ at the end."""
-    return Text(shorten_name(printable(name).replace("\n", "·"), room), style)
 
 
 def _strip(blocks: Sequence[Block], arena: int) -> Text:

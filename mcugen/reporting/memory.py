@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcugen.codegen.identifiers import tensor_name
+from mcugen.lir.layer_titles import buffer_names, layer_names
 from mcugen.lir.program import Access, Buffer, Program, Space
 from mcugen.memory.peak import Moment, address, busiest, moments
-from mcugen.reporting.figures import ArenaBuffer, layer_title
+from mcugen.reporting.figures import ArenaBuffer
 
 BUFFER_KINDS = ("input", "output", "activation", "scratch")
 """Kinds of buffers, by content."""
@@ -21,7 +21,7 @@ class Block:
     """A buffer in the arena.
 
     Attributes:
-        name: Its name.
+        name: Its name: that of the layer that computes it, with its role, or that of an input or output.
         kind: One of BUFFER_KINDS.
         offset: Its address in the arena in bytes.
         nbytes: Its size.
@@ -35,11 +35,6 @@ class Block:
     nbytes: int
     first: int
     last: int
-
-    @property
-    def title(self) -> str:
-        """Return the buffer's readable name, without the suffixes that exporters add."""
-        return tensor_name(self.name)
 
     @property
     def end(self) -> int:
@@ -73,11 +68,6 @@ class LayerPeak:
     blocks: tuple[Block, ...]
     whole: str = ""
 
-    @property
-    def title(self) -> str:
-        """Return the layer's name without the exporter's additions."""
-        return tensor_name(self.name)
-
 
 @dataclass(frozen=True)
 class Peak:
@@ -96,11 +86,6 @@ class Peak:
     nbytes: int
     blocks: tuple[Block, ...]
     """The buffers in use at the peak, the largest first."""
-
-    @property
-    def title(self) -> str:
-        """Return the name of the peak's layer without the exporter's additions."""
-        return tensor_name(self.name)
 
 
 @dataclass(frozen=True)
@@ -181,7 +166,7 @@ def arena_buffers(program: Program, board: str) -> list[ArenaBuffer]:
     """Return the buffers in the arena for a report; live ranges are given as layer numbers."""
     memory = memory_map(program, board)
     return [
-        ArenaBuffer(b.title, b.kind, b.offset, b.nbytes, memory.layer_at(b.first), memory.layer_at(b.last))
+        ArenaBuffer(b.name, b.kind, b.offset, b.nbytes, memory.layer_at(b.first), memory.layer_at(b.last))
         for b in memory.blocks
     ]
 
@@ -194,14 +179,15 @@ def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = N
         board: The name of the board.
         whole: Reasons why layers cannot be computed row by row, by the name of the instruction.
     """
-    scratch = _scratch(program)
+    scratch, names = _scratch(program), buffer_names(program)
     block_of = {
-        b: Block(b.name, _kind(b, scratch), address(program, b), b.nbytes, first, last)
+        b: Block(names[b], _kind(b, scratch), address(program, b), b.nbytes, first, last)
         for b, (first, last) in program.live_ranges().items()
         if b.nbytes
     }
     times = moments(program)
-    rows = tuple(_row(program, layer, times, block_of, whole or {}) for layer in program.layers())
+    layers = zip(layer_names(program), program.layers(), strict=True)
+    rows = tuple(_row(program, name, layer, times, block_of, whole or {}) for name, layer in layers)
     peak = busiest(times)
     layer = next((i for i, row in enumerate(rows) if row.first <= peak.index <= row.last), None)
     outside = "the call" if peak.index < 0 else "the return"
@@ -218,15 +204,18 @@ def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = N
 
 
 def _row(
-    program: Program, layer: range, times: list[Moment], block_of: dict[Buffer, Block], whole: Mapping[str, str]
+    program: Program,
+    name: str,
+    layer: range,
+    times: list[Moment],
+    block_of: dict[Buffer, Block],
+    whole: Mapping[str, str],
 ) -> LayerPeak:
     head = program.head(layer)
     peak = busiest(times[index + 1] for index in layer)
     blocks = tuple(block_of[b] for b in peak.buffers if b.nbytes)
     scratch = sum(b.nbytes for b in blocks if b.kind == "scratch")
-    own = program.completing(layer).name
-    name = layer_title(own, head.origin)
-    reason = whole.get(own, "")
+    reason = whole.get(program.completing(layer).name, "")
     return LayerPeak(name, head.op, head.kernel, layer[0], layer[-1], peak.nbytes, scratch, blocks, reason)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import onnx
 
 from mcugen.hir.graph import Graph
+from mcugen.hir.layer_names import name_nodes
 from mcugen.lir.program import Program
 from mcugen.reporting.pages import standalone
 
@@ -116,12 +117,13 @@ def _onnx_type(value: onnx.ValueInfoProto) -> str:
 
 def compiled_boxes(graph: Graph, program: Program) -> list[Box]:
     """Return the boxes of a compiled model: the nodes after all passes, with their kernels."""
+    names = name_nodes(graph)
     by_name = {instr.name: instr.kernel for instr in program.instrs if instr.kernel}
     inputs = [Box("input", v.name, (), (v.name,), str(v.type)) for v in graph.inputs]
     nodes = [
         Box(
             node.op.name,
-            node.outputs[0].name,
+            names[node],
             tuple(v.name for v in node.inputs if v is not None and not v.is_constant),
             tuple(v.name for v in node.outputs),
             ", ".join(str(v.type) for v in node.outputs),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from mcugen.core.errors import printable
-from mcugen.reporting.figures import Report, ReportedLayer, layer_title
+from mcugen.reporting.figures import Report, ReportedLayer
 from mcugen.reporting.pages import render_template
 from mcugen.reporting.text import LAYER_COLUMNS, title, totals
 
@@ -59,10 +59,9 @@ def memory_table(report: Report) -> FigureTable:
 def layer_table(layers: Sequence[ReportedLayer]) -> FigureTable:
     """Return the figures of each layer, in the order of computation."""
     rows = [
-        (str(number), layer_title(layer.name, layer.origin), *(show(layer) for *_, show in LAYER_COLUMNS))
-        for number, layer in enumerate(layers)
+        (str(number), layer.name, *(show(layer) for _, show in LAYER_COLUMNS)) for number, layer in enumerate(layers)
     ]
-    return FigureTable(f"{len(rows)} layers", ("#", "layer", *(head for head, *_ in LAYER_COLUMNS)), rows)
+    return FigureTable(f"{len(rows)} layers", ("#", "layer", *(column.head for column, _ in LAYER_COLUMNS)), rows)
 
 
 def precision_table(heading: str, layers: Sequence[Mapping[str, str]]) -> FigureTable:

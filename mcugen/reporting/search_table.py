@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from rich import box
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from mcugen.core.errors import printable
+from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
 from mcugen.search.trace import SearchTrace, TraceEntry
 
 EXPLANATION = (
@@ -25,27 +26,25 @@ def print_search(trace: SearchTrace, console: Console) -> None:
     """Print the candidates of each search in their order; the chosen one is marked and bold."""
     for search in dict.fromkeys(entry.search for entry in trace.entries):
         console.print(f"search: {escape(printable(search))}", highlight=False)
-        console.print(_table(list(trace.of(search))))
+        print_table(search_table(list(trace.of(search))), console)
     console.print(EXPLANATION if trace.entries else NO_SEARCH, highlight=False)
 
 
-def _table(entries: list[TraceEntry]) -> Table:
+def search_table(entries: Sequence[TraceEntry]) -> TextTable:
     """Return the table of one search; the text of a candidate is stacked, so that it is readable in 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in ("#", "time", "stalls", "RAM", "flash"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("candidate (transformation), decisions, verdict", overflow="fold")
-    for entry in entries:
-        metrics = entry.metrics
-        decisions = [f"- {text}" for text in entry.plan.decisions()]
-        lines = [f"{entry.candidate} ({entry.transformation})", *decisions, entry.verdict]
-        table.add_row(
-            f"{entry.number}{'*' if entry.is_chosen else ''}",
-            f"{round(metrics.time):,}",
-            f"{round(metrics.stall_cycles):,}",
-            f"{metrics.ram:,}",
-            f"{metrics.flash:,}",
-            escape(printable("\n".join(lines))),
-            style="bold" if entry.is_chosen else None,
-        )
-    return table
+    ranks = {"stalls": 2, "flash": 1}
+    columns = [TableColumn(head, rank=ranks.get(head, 0)) for head in ("#", "time", "stalls", "RAM", "flash")]
+    columns.append(TableColumn("candidate (transformation), decisions, verdict", Kind.TEXT))
+    return TextTable(columns, [_row(e) for e in entries], styles=["bold" if e.is_chosen else None for e in entries])
+
+
+def _row(entry: TraceEntry) -> tuple[str, ...]:
+    metrics, decisions = entry.metrics, [f"- {text}" for text in entry.plan.decisions()]
+    return (
+        f"{entry.number}{'*' if entry.is_chosen else ''}",
+        f"{round(metrics.time):,}",
+        f"{round(metrics.stall_cycles):,}",
+        f"{metrics.ram:,}",
+        f"{metrics.flash:,}",
+        "\n".join([f"{entry.candidate} ({entry.transformation})", *decisions, entry.verdict]),
+    )

@@ -5,35 +5,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from mcugen.core.errors import printable
 from mcugen.evaluation.accuracy import Accuracy, MetricValues
 from mcugen.evaluation.layers import COMPUTED, LayerComparison, LayerError, precision_lines
 from mcugen.evaluation.metrics import described
 from mcugen.lir.program import MOVE
-from mcugen.reporting.figures import MemoryUse, ModelFigures, Ram, Report, ReportedLayer, layer_title, stalled_share
+from mcugen.reporting.figures import MemoryUse, ModelFigures, Ram, Report, ReportedLayer, copies_text, stalled_share
+from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_facts, print_table
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
 NUM_SHOWN_ERROR_LAYERS = 10
 """Number of layers whose errors a report shows by default."""
 
 
-def print_report(report: Report, console: Console, all_layers: bool = False) -> None:
+def print_report(report: Report, console: Console, all_layers: bool = False, wide: bool = False) -> None:
     """Print a report: totals, one line for each layer, and the errors of the worst layers of a quantized model.
 
     Args:
         report: The report.
         console: Where to print.
         all_layers: Whether to print the errors of all layers, in order.
+        wide: Whether to print all columns of tables, however wide the console is.
     """
-    console.print(table_of_facts(title(report), totals(report)))
-    console.print(_layers(report, console.width))
+    print_facts(title(report), totals(report), console)
+    print_table(layer_table(report), console, wide)
     if report.quantization is not None:
-        print_comparison(report.quantization, console, all_layers)
+        print_comparison(report.quantization, console, all_layers, wide)
     for line in precision_lines(report.other_precisions):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
@@ -43,9 +43,16 @@ def names_layers(note: str) -> bool:
     return note.startswith(COMPUTED)
 
 
-def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool) -> None:
-    """Print the errors of layers against the float model, and the layers at which the error arises."""
-    console.print(_errors(comparison, console.width, all_layers))
+def print_comparison(comparison: LayerComparison, console: Console, all_layers: bool, wide: bool = False) -> None:
+    """Print the errors of layers against the float model, and the layers at which the error arises.
+
+    Args:
+        comparison: The errors.
+        console: Where to print.
+        all_layers: Whether to print all layers, in order, instead of the worst ones.
+        wide: Whether to print all columns, however wide the console is.
+    """
+    print_table(error_table(comparison, all_layers), console, wide)
     for line in findings(comparison):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
@@ -62,16 +69,22 @@ def findings(comparison: LayerComparison) -> list[str]:
 def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> None:
     """Print the steps of a precision search, one line each; steps that were undone are dim."""
     console.print(f"goal: {escape(printable(str(goal)))}", highlight=False, soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    heads = ("becomes", goal.metric.title, "arena", "weights", "instructions", "goal")
-    rows = [_step_figures(goal, step) for step in steps]
-    _add_name_column(table, "layer", console.width, heads, rows)
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("becomes", "goal") else "right", no_wrap=True)
-    for figures, step in zip(rows, steps, strict=True):
-        name = escape(printable(step.layer)) or "(all)"
-        table.add_row(name, *figures, style=None if step.kept else "dim")
-    console.print(table)
+    print_table(tradeoff_table(goal, steps), console, hint="")
+
+
+def tradeoff_table(goal: Goal, steps: Sequence[Tradeoff]) -> TextTable:
+    """Return the table of the steps of a precision search."""
+    columns = (
+        TableColumn("layer", Kind.NAME),
+        TableColumn("becomes", Kind.WORD),
+        TableColumn(goal.metric.title),
+        TableColumn("arena", rank=1),
+        TableColumn("weights", rank=1),
+        TableColumn("instructions", rank=2),
+        TableColumn("goal", Kind.WORD),
+    )
+    rows = [(step.layer or "(all)", *_step_figures(goal, step)) for step in steps]
+    return TextTable(columns, rows, styles=[None if step.kept else "dim" for step in steps])
 
 
 def _step_figures(goal: Goal, step: Tradeoff) -> tuple[str, ...]:
@@ -102,17 +115,6 @@ class FactList:
 def title(report: Report) -> str:
     """Return the title of a report: model, board, CPU and precision."""
     return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}"
-
-
-def table_of_facts(heading: str, rows: Sequence[tuple[str, str, str]]) -> Table:
-    """Return a table of labels, values and notes, whose texts may be untrusted."""
-    table = Table(title=escape(printable(heading)), show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(style="dim")
-    for row in rows:
-        table.add_row(*(escape(printable(text)) for text in row))
-    return table
 
 
 def totals(report: Report) -> list[tuple[str, str, str]]:
@@ -163,7 +165,7 @@ def _add_time(table: FactList, report: Report) -> None:
             table.add_row("two cores: latency", _number(round(cores.latency)), held)
         table.add_row("two cores: speed-up", f"{cores.speedup:.3f}", f"over this code on one core; {cores.limits}")
         slowest = [report.layers[i] for i in cores.slowest]
-        names = [layer_title(layer.name, layer.origin) + " (copied)" * (layer.kernel == MOVE) for layer in slowest]
+        names = [layer.name + " (copied)" * (layer.kernel == MOVE) for layer in slowest]
         table.add_row("  by one core alone", "", ", ".join(names))
     if report.microjoules_estimate is not None:
         table.add_row("microjoules, estimate", f"{report.microjoules_estimate:,.1f}", "of the whole chip while it runs")
@@ -180,6 +182,9 @@ def _add_memory(table: FactList, report: Report) -> None:
         table.add_row("RAM: state", _number(ram.state), "bytes, kept between calls")
     if ram.copies:
         table.add_row("RAM: copies", _number(ram.copies), "bytes of weights, copied at start-up")
+    if report.weight_copies:
+        nbytes = sum(copy.bytes for copy in report.weight_copies)
+        table.add_row("copies at run time", _number(nbytes), f"bytes of weights {copies_text(report.weight_copies)}")
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     bound = report.stack_bound
@@ -311,38 +316,31 @@ def _metric_row(measure: MetricValues, reference: str) -> tuple[str, str, str]:
     return metric.title, metric.show(measure.target), note
 
 
-ERROR_COLUMNS: tuple[tuple[str, bool, bool, Callable[[LayerError], str]], ...] = (
-    ("op", False, True, lambda layer: layer.op),
-    ("type", False, False, lambda layer: layer.precision),
-    ("range", True, False, lambda layer: _range(layer.low, layer.high)),
-    ("method", False, False, lambda layer: layer.method),
-    ("clipped", True, False, lambda layer: _shown(layer.clipped, lambda share: f"{100 * share:.2f} %")),
-    ("weights", True, False, lambda layer: _shown(layer.weights_sqnr_db, "{:.1f}".format)),
-    ("SQNR", True, False, lambda layer: _sqnr(layer)),
-    ("cosine", True, True, lambda layer: _shown(layer.cosine, "{:.5f}".format)),
-    ("max error", True, False, lambda layer: _shown(layer.max_abs_error, "{:.3g}".format)),
+ERROR_COLUMNS: tuple[tuple[TableColumn, Callable[[LayerError], str]], ...] = (
+    (TableColumn("op", Kind.WORD, 7), lambda layer: layer.op),
+    (TableColumn("type", Kind.WORD, 4), lambda layer: layer.precision),
+    (TableColumn("range", rank=3), lambda layer: _range(layer.low, layer.high)),
+    (TableColumn("method", Kind.WORD, 5), lambda layer: layer.method),
+    (TableColumn("clipped", rank=2), lambda layer: _shown(layer.clipped, lambda share: f"{100 * share:.2f} %")),
+    (TableColumn("weights", rank=1), lambda layer: _shown(layer.weights_sqnr_db, "{:.1f}".format)),
+    (TableColumn("SQNR"), lambda layer: _sqnr(layer)),
+    (TableColumn("cosine", rank=6), lambda layer: _shown(layer.cosine, "{:.5f}".format)),
+    (TableColumn("max error", rank=1), lambda layer: _shown(layer.max_abs_error, "{:.3g}".format)),
 )
-"""Columns of the table of errors: head, whether right-aligned, whether for wide terminals only, and the text."""
-
-MIN_WIDE_TERMINAL_COLUMNS = 100
-"""Smallest width in characters of a terminal for which all columns are shown."""
+"""Columns of the table of errors, each with the text that it shows for a layer."""
 
 
-def _errors(comparison: LayerComparison, width: int, all_layers: bool) -> Table:
+def error_table(comparison: LayerComparison, all_layers: bool) -> TextTable:
+    """Return the table of the errors of all layers in order, or of the worst layers."""
     layers = comparison.layers if all_layers else comparison.worst_first[:NUM_SHOWN_ERROR_LAYERS]
     samples = f"{comparison.samples} sample{'s' * (comparison.samples != 1)}"
     order = "in order" if all_layers else f"worst {len(layers)} of {len(comparison.layers)}"
-    title = f"float and integer, {samples}, {order}; SQNR in dB"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    columns = [column for column in ERROR_COLUMNS if width >= MIN_WIDE_TERMINAL_COLUMNS or not column[2]]
-    rows = [[show(layer) for *_, show in columns] for layer in layers]
-    _add_name_column(table, "layer", width, [head for head, *_ in columns], rows)
-    for head, right, *_ in columns:
-        table.add_column(head, justify="right" if right else "left", no_wrap=True)
-    for layer, row in zip(layers, rows, strict=True):
-        style = "bold red" if layer.name == comparison.first_diverging else None
-        table.add_row(*(escape(printable(text)) for text in (layer.name, *row)), style=style)
-    return table
+    return TextTable(
+        (TableColumn("layer", Kind.NAME), *(column for column, _ in ERROR_COLUMNS)),
+        [(layer.name, *(show(layer) for _, show in ERROR_COLUMNS)) for layer in layers],
+        f"float and integer, {samples}, {order}; SQNR in dB",
+        ["bold red" if layer.name == comparison.first_diverging else None for layer in layers],
+    )
 
 
 def _range(low: float | None, high: float | None) -> str:
@@ -359,25 +357,13 @@ def _shown(value: float | None, show: Callable[[float], str]) -> str:
     return "" if value is None else show(value)
 
 
-def _add_name_column(table: Table, title: str, width: int, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Add a first column of names, as wide as the other columns leave room for."""
-    other_width = sum(max(map(len, (head, *(row[i] for row in rows)))) + 1 for i, head in enumerate(heads))
-    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=max(width - other_width - len(heads) - 4, 12))
-
-
-def _layers(report: Report, width: int) -> Table:
-    columns = [column for column in LAYER_COLUMNS if width >= MIN_WIDE_TERMINAL_COLUMNS or not column[1]]
-    rows = [(str(i), *(show(layer) for *_, show in columns)) for i, layer in enumerate(report.layers)]
-    heads = ("#", *(head for head, *_ in columns))
-    table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(rows))))
-    _add_name_column(table, "layer", width, heads, rows)
-    for column in heads[1:]:
-        table.add_column(column, justify="left" if column == "kernel" else "right", no_wrap=True)
-    for (number, *figures), layer in zip(rows, report.layers, strict=True):
-        name = layer_title(layer.name, layer.origin)
-        table.add_row(number, *(escape(printable(text)) for text in (name, *figures)))
-    return table
+def layer_table(report: Report) -> TextTable:
+    """Return the table of the figures of all layers."""
+    return TextTable(
+        (TableColumn("#"), TableColumn("layer", Kind.NAME), *(column for column, _ in LAYER_COLUMNS)),
+        [(str(i), layer.name, *(show(layer) for _, show in LAYER_COLUMNS)) for i, layer in enumerate(report.layers)],
+        "layers",
+    )
 
 
 def _share(part: float | None) -> str:
@@ -395,17 +381,20 @@ def _per_mac(layer: ReportedLayer) -> str:
     return f"{layer.instructions / layer.macs:.2f}" if layer.instructions and layer.macs else ""
 
 
-LAYER_COLUMNS: tuple[tuple[str, bool, Callable[[ReportedLayer], str]], ...] = (
-    ("kernel", False, lambda layer: layer.kernel),
-    ("MACs", False, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
-    ("instructions", False, lambda layer: _number(layer.instructions)),
-    ("/MAC", False, _per_mac),
-    ("cycles", True, lambda layer: _shown(layer.cycles_estimate, "{:,}".format)),
-    ("waits", True, lambda layer: _share(stalled_share(layer.cycles_estimate, layer.stalls)) if layer.stalls else ""),
-    ("flash", False, lambda layer: f"{layer.flash:,}"),
-    ("RAM", False, lambda layer: f"{layer.ram:,}"),
+LAYER_COLUMNS: tuple[tuple[TableColumn, Callable[[ReportedLayer], str]], ...] = (
+    (TableColumn("kernel", Kind.WORD, 3), lambda layer: layer.kernel),
+    (TableColumn("MACs", rank=4), lambda layer: f"{layer.macs:,}" if layer.macs else ""),
+    (TableColumn("instructions"), lambda layer: _number(layer.instructions)),
+    (TableColumn("/MAC", rank=5), lambda layer: _per_mac(layer)),
+    (TableColumn("cycles", rank=2), lambda layer: _shown(layer.cycles_estimate, "{:,}".format)),
+    (
+        TableColumn("waits", rank=6),
+        lambda layer: _share(stalled_share(layer.cycles_estimate, layer.stalls)) if layer.stalls else "",
+    ),
+    (TableColumn("flash", rank=1), lambda layer: f"{layer.flash:,}"),
+    (TableColumn("RAM", rank=1), lambda layer: f"{layer.ram:,}"),
 )
-"""Columns of the table of layers: head, whether it is for wide terminals only, and its text."""
+"""Columns of the table of layers, each with the text that it shows for a layer."""
 
 
 def _number(value: int | None) -> str:

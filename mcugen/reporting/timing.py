@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from mcugen.core.board import Board
+from mcugen.lir.layer_titles import layer_names, titles_of
 from mcugen.lir.program import Control, Instr, Program
 
 _SATURATES = frozenset({"dsp", "thumb2"})
@@ -23,13 +24,13 @@ def variations(program: Program, board: Board) -> tuple[str, ...]:
     Every loop has a bound, so that there always is a longest run.
     """
     saturates = bool(_SATURATES & board.features) and not any(flag.startswith(_PLAIN) for flag in board.cflags)
-    reasons: dict[str, str] = {}
-    for layer in program.layers():
-        whole, is_block = program.completing(layer), program.head(layer).control is not Control.NONE
+    titles, reasons = titles_of(program), dict[str, str]()
+    for name, layer in zip(layer_names(program), program.layers(), strict=True):
+        is_block = program.head(layer).control is not Control.NONE
         for instr in (program.instrs[i] for i in layer):
             reason = _reason(instr, saturates=saturates)
             if reason:
-                reasons.setdefault((instr if is_block else whole).name, reason)
+                reasons.setdefault(titles[instr.name] if is_block else name, reason)
     return tuple(f"{name}: {reason}" for name, reason in reasons.items())
 
 
@@ -63,6 +64,6 @@ def max_loop_rounds(program: Program) -> tuple[int, str]:
         decides = _reason(instr, saturates=True) if instr.control is not Control.NONE or instr.library else ""
         rounds = kernel.rounds(instr) if kernel and kernel.rounds else None
         if decides or (kernel and kernel.varies and rounds is None):
-            return 0, f"{instr.name}: {decides or (kernel.varies if kernel else '')}"
+            return 0, f"{titles_of(program)[instr.name]}: {decides or (kernel.varies if kernel else '')}"
         total += rounds or 0
     return total, ""

@@ -11,11 +11,13 @@ from operator import attrgetter
 from mcugen.core.board import Board
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import CompileOptions, Places
+from mcugen.hir.layer_names import shorten_name
 from mcugen.kernels.cost import cost_table
+from mcugen.lir.layer_titles import titles_of
 from mcugen.lir.program import DECODE_WEIGHTS, Control, Instr, Program, Space
 from mcugen.memory.areas import split_arena_stall_cycles
 from mcugen.memory.constant_stalls import constant_reads
-from mcugen.memory.peak import busiest, largest, moments, shorten_name
+from mcugen.memory.peak import busiest, largest, moments
 from mcugen.memory.place import copied_bytes, flash_lacking, place, ram_lacking
 from mcugen.memory.plan import Planned
 from mcugen.search.metrics import Metrics, Use
@@ -245,18 +247,21 @@ def _refusal(nearest: ProgramCandidate, budget: Budget, board: Board | None) -> 
     excesses = []
     if limits.ram is not None and use.ram > limits.ram:
         peak = busiest(moments(program))
-        names = [shorten_name(i.name) for i in program.instrs]
+        titles = titles_of(program)
+        names = [shorten_name(titles[i.name]) for i in program.instrs]
         where = f"layer '{names[peak.index]}'" if 0 <= peak.index < len(names) else "the call"
         state = f", {program.state_size:,} of state" if program.state_size else ""
         copied = use.ram - sum(program.area_sizes) - program.state_size
         copies = f", {copied:,} of copied weights" if copied else ""
         than = f"{use.lacking_in} can hold" if use.lacking_in else "there are beside the stack"
         excess_text = f", {use.ram_lacking:,} more than {than}" if use.ram_lacking else ""
-        excesses.append(f"{use.ram:,} bytes of RAM{excess_text} ({where}: {largest(peak.buffers)}{state}{copies})")
+        excesses.append(
+            f"{use.ram:,} bytes of RAM{excess_text} ({where}: {largest(program, peak.buffers)}{state}{copies})"
+        )
     if limits.flash is not None and use.flash > limits.flash:
         constants = [b for b in program.buffers if b.space is Space.CONST]
         excess_text = f", {use.flash_lacking:,} more than there are" if use.flash_lacking else ""
-        weights = f"{program.weights_size:,} of weights ({largest(constants)})"
+        weights = f"{program.weights_size:,} of weights ({largest(program, constants)})"
         excesses.append(f"about {use.flash:,} bytes of flash{excess_text}, {weights}")
     prefix = "the least is" if len(limits.limits) == 1 else "the nearest is"
     step_text = f"{nearest.name} (--optimize {nearest.goal})" if nearest.goal else nearest.name

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,14 @@ from mcugen.core.board import Board
 from mcugen.core.errors import shortened
 from mcugen.core.options import AUTO_PLACE, CompileOptions, Places
 from mcugen.hir.graph import Graph, Node
+from mcugen.hir.layer_names import shorten_name
 from mcugen.hir.traits import readers_behind, weight_axes
 from mcugen.hir.types import DType
-from mcugen.lir.program import Access, Buffer, Program, Space
+from mcugen.lir.program import Buffer, Endpoint, Program, Space
 from mcugen.memory.areas import split_arena_stall_cycles
+from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import SPILL_RESERVE_BYTES, Placement, hottest, ram_by_speed
-from mcugen.ops.conversion import Quantize
+from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import ProgramCandidate
 from mcugen.search.ram_placement import copies_everywhere, may_copy_everywhere
@@ -26,25 +29,40 @@ MIN_SAVED_CYCLE_SHARE = 0.1
 """Least share of a call's cycles that an option must save to be hinted at."""
 
 MIN_FLOAT_INPUT_BYTES = 4096
-"""Smallest float input, in bytes, for which a hint to a smaller type is given."""
+"""Smallest float inputs and outputs, in bytes together, for which a hint to a smaller type is given."""
+
+INTEGER_IO_HINT = "--integer-io would save RAM"
+"""First words of the hint to --integer-io."""
 
 
 def hint_of_integer_io(program: Program, options: CompileOptions) -> list[str]:
-    """Return a hint to --integer-io where a float input fills most of the arena and is only read to quantize it.
+    """Return a hint to --integer-io where float inputs or outputs that are only converted decide the arena's peak.
 
     The list is empty without a hint.
     """
+    ends = float_ends_at_peak(program, options)
+    if not ends:
+        return []
+    floats = sum(e.buffer.nbytes for e in ends)
+    integers = sum(e.buffer.count * max(dtype.nbytes for dtype in codes_of(program, e.buffer)) for e in ends)
+    sizes = f"{floats:,} bytes of floats in an arena of {program.arena_size:,}, and {integers:,} bytes as integers"
+    return [f"{INTEGER_IO_HINT}: {names_of_ends(ends)}, {sizes}"]
+
+
+def names_of_ends(ends: Sequence[Endpoint]) -> str:
+    """Return a text that says that these inputs and outputs decide the arena's peak."""
+    names = " and ".join(f"'{shorten_name(e.name)}'" for e in ends)
+    return f"{names} decide{'s' * (len(ends) == 1)} the arena's peak"
+
+
+def float_ends_at_peak(program: Program, options: CompileOptions) -> list[Endpoint]:
+    """Return the float inputs and outputs that are only converted, if they take most of the arena's peak; else []."""
     if options.integer_io or options.states or options.input_pipeline:  # A note of each of these options covers it.
         return []
-    for endpoint in program.inputs:
-        buffer = endpoint.buffer
-        is_most = buffer.nbytes >= MIN_FLOAT_INPUT_BYTES and 2 * buffer.nbytes > program.arena_size
-        if is_most and (codes := codes_of(program, buffer)):
-            floats = f"{buffer.nbytes:,} bytes of floats in an arena of {program.arena_size:,}"
-            stored = buffer.count * max(dtype.nbytes for dtype in codes)
-            name = repr(shortened(endpoint.name, 40))
-            return [f"--integer-io would save RAM: {name} is {floats}, and {stored:,} bytes as codes"]
-    return []
+    alive = set(busiest(moments(program)).buffers)
+    ends = [e for e in (*program.inputs, *program.outputs) if e.buffer in alive and codes_of(program, e.buffer)]
+    floats = sum(e.buffer.nbytes for e in ends)
+    return ends if floats >= MIN_FLOAT_INPUT_BYTES and 2 * floats > program.arena_size else []
 
 
 def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
@@ -75,13 +93,17 @@ def _has_whole_weights(node: Node) -> bool:
 
 
 def codes_of(program: Program, buffer: Buffer) -> list[DType]:
-    """Return the integer types to which a program quantizes a float input; [] if other instructions read it too."""
-    if buffer.space is not Space.INPUT or buffer.dtype is not DType.FLOAT32:
+    """Return the integer types to which a program quantizes a float input, or from which it dequantizes a float output.
+
+    The list is empty if other instructions use the buffer too.
+    """
+    conversions = {Space.INPUT: Quantize.mnemonic, Space.OUTPUT: Dequantize.mnemonic}
+    if buffer.space not in conversions or buffer.dtype is not DType.FLOAT32:
         return []
-    readers = [i for i in program.instrs if any(o.buffer is buffer and o.access.reads for o in i.operands)]
-    if any(i.op != Quantize.mnemonic for i in readers):
+    users = [i for i in program.instrs if any(o.buffer is buffer for o in i.operands)]
+    if any(i.op != conversions[buffer.space] for i in users):
         return []
-    return [o.buffer.dtype for i in readers for o in i.operands if o.access is Access.OUT]
+    return [o.buffer.dtype for i in users for o in i.operands if o.buffer.dtype.is_integer and o.role in ("x", "y")]
 
 
 def hint_of_places(

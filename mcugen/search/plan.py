@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from mcugen.core.board import Board
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
+from mcugen.hir.layer_names import tensor_name
+from mcugen.lir.layer_titles import Titles, buffer_names, titles_of
 from mcugen.lir.program import BEGIN_WEIGHTS, DECODE_WEIGHTS, STAGE_WEIGHTS, Control, Program
 from mcugen.memory.place import copies_of
 from mcugen.search.metrics import Metrics, Use
@@ -20,7 +22,7 @@ WEIGHT_COPY_KERNELS = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
 
 @dataclass(frozen=True)
 class GraphChanges:
-    """Decisions that change the graph before it is lowered, each as the names of the layers concerned."""
+    """Decisions that change the graph before it is lowered: for each kind, the results of the layers concerned."""
 
     split_heads: tuple[str, ...] = ()
     """Layers that end a chain of attention which is computed head by head."""
@@ -35,6 +37,13 @@ class GraphChanges:
         """Return the changes of this object followed by those of `other`, for each kind of change."""
         names = [entry.name for entry in fields(self)]
         return GraphChanges(**{name: (*getattr(self, name), *getattr(other, name)) for name in names})
+
+    def named(self, titles: Titles) -> GraphChanges:
+        """Return the changes with the names of layers in place of the names of their results."""
+        changes = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return GraphChanges(
+            **{kind: tuple(titles.get(name, tensor_name(name)) for name in names) for kind, names in changes.items()}
+        )
 
 
 NO_CHANGES = GraphChanges()
@@ -79,7 +88,7 @@ class BuiltProgram:
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """The decisions that the search made for a program. Layers are named by their results."""
+    """The decisions that the search made for a program, with the layers by their names (mcugen.hir.layer_names)."""
 
     goal: str
     """The goal by which kernels were chosen."""
@@ -109,6 +118,7 @@ class ProgramPlan:
             options: The options that it was built with.
         """
         program, copies = candidate.built.program, candidate.built.copies
+        titles, buffers = titles_of(program), buffer_names(program)
         calls = [instr for instr in program.instrs if instr.control is Control.NONE and not instr.moves_nothing]
         places = copies.options.place if copies else options.place
         nbytes = dict[str, int]()
@@ -116,15 +126,15 @@ class ProgramPlan:
             nbytes[memory.name] = nbytes.get(memory.name, 0) + buffer.nbytes
         return cls(
             goal=candidate.goal or options.optimize,
-            kernels=tuple(dict.fromkeys((instr.name, instr.kernel) for instr in calls)),
-            changes=candidate.built.changes,
-            row_groups=tuple(_blocks(program, Control.STREAM)),
-            compressed_weights=tuple(dict.fromkeys(i.name for i in calls if i.kernel == DECODE_WEIGHTS)),
+            kernels=tuple(dict.fromkeys((titles[instr.name], instr.kernel) for instr in calls)),
+            changes=candidate.built.changes.named(titles),
+            row_groups=tuple(_blocks(program, Control.STREAM, titles)),
+            compressed_weights=tuple(dict.fromkeys(titles[i.name] for i in calls if i.kernel == DECODE_WEIGHTS)),
             staged_weights=tuple(
-                dict.fromkeys(i.operand("x").buffer.name for i in calls if i.kernel in WEIGHT_COPY_KERNELS)
+                dict.fromkeys(buffers[i.operand("x").buffer] for i in calls if i.kernel in WEIGHT_COPY_KERNELS)
             ),
             copied_weights=tuple(nbytes.items()),
-            shared_layers=tuple(name for block in _blocks(program, Control.FORK) for name in block),
+            shared_layers=tuple(name for block in _blocks(program, Control.FORK, titles) for name in block),
             is_pipelined=program.handover is not None,
         )
 
@@ -161,12 +171,14 @@ class ProgramPlan:
         }
 
 
-def _blocks(program: Program, control: Control) -> Iterator[tuple[str, ...]]:
+def _blocks(program: Program, control: Control, titles: Titles) -> Iterator[tuple[str, ...]]:
     """Yield the names of the layers of each outermost block that begins with a marker."""
     for whole in program.wholes():
         if program.instrs[whole.start].control is control:
             instrs = [program.instrs[index] for index in whole]
-            yield tuple(dict.fromkeys(i.name for i in instrs if i.control is Control.NONE and not i.moves_nothing))
+            yield tuple(
+                dict.fromkeys(titles[i.name] for i in instrs if i.control is Control.NONE and not i.moves_nothing)
+            )
 
 
 @dataclass(frozen=True)

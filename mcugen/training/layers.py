@@ -7,8 +7,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from mcugen.core.errors import UsageError, listed, shortened
+from mcugen.core.errors import UsageError, shortened
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.layer_names import find_layer
 from mcugen.hir.types import DType
 from mcugen.ops.conv import Conv
 from mcugen.ops.conversion import Dequantize
@@ -43,13 +44,8 @@ class TrainableLayer:
 
 
 def layer_name(node: Node) -> str:
-    """Return the layer's name as reports show it."""
+    """Return the name of the layer's first result, after which its trained parameters are named."""
     return node.outputs[0].name
-
-
-def has_name(node: Node, name: str) -> bool:
-    """Return whether `name` is the layer's name, or the name of one of the ONNX nodes that it comes from."""
-    return name == layer_name(node) or name in node.origin
 
 
 def select_layers(graph: Graph, text: str) -> list[TrainableLayer]:
@@ -198,11 +194,6 @@ def _most_rank(node: Node) -> int:
 
 
 def _named(graph: Graph, layers: list[Node], name: str) -> Node:
-    """Return the layer of that name, or of that ONNX node."""
-    layer = next((node for node in layers if has_name(node, name)), None)
-    if layer is not None:
-        return layer
-    there = any(has_name(node, name) for node in graph.nodes)
-    rule = "--train: a layer must have weights to train" if there else "--train must name layers of the model"
-    could = listed(f"'{layer_name(node)}'" for node in layers)
-    raise UsageError(rule, f"'{name}'", f"last:N, bias, adapter:RANK, or some of: {could}")
+    """Return the trainable layer that the user calls `name`."""
+    rule = "must name a layer with weights to train, or be last:N, bias or adapter:RANK"
+    return find_layer(graph, name, "--train", set(layers).__contains__, rule)

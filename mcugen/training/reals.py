@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcugen.core.errors import UsageError, listed
 from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.layer_names import find_layer
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.movement import Movement
-from mcugen.training.layers import has_name, layer_name
 
 
 def dependent_nodes(graph: Graph, first: Iterable[Node]) -> list[Node]:
@@ -48,14 +47,13 @@ def real_result_of(graph: Graph, layer: str) -> Value:
     """Return the float output of the layer called `layer`, dequantized if the layer has only a quantized one.
 
     Raises:
-        UsageError: The model has no such layer.
+        UsageError: The model has no such layer, or several.
     """
-    named = [node for node in graph.nodes if has_name(node, layer)]
-    if not named:
-        names = listed(
-            f"'{layer_name(node)}'" for node in graph.nodes if not isinstance(node.op, Quantize | Dequantize)
-        )
-        raise UsageError("--train: what a head stands behind must be a layer of the model", f"'{layer}'", names)
-    value = named[-1].outputs[0]
+    node = find_layer(graph, layer, "--train: the layer before a head", _computes)
+    value = node.outputs[0]
     codes = next((node.output for node in value.users if isinstance(node.op, Quantize)), value)
-    return codes if codes.type.quant is None else graph.add(Dequantize(), [codes], named[-1].origin).output
+    return codes if codes.type.quant is None else graph.add(Dequantize(), [codes], node.origin).output
+
+
+def _computes(node: Node) -> bool:
+    return not isinstance(node.op, Quantize | Dequantize)

@@ -40,7 +40,7 @@ def test_stdout_is_one_object_with_the_facts_of_the_text(command: tuple[str | Pa
     assert summary["precision"] == "int8"
     assert summary["description"] in done.err
     others = [layer for layer in summary["layers"] if layer["precision"] != "int8"]
-    assert [(layer["name"], layer["precision"]) for layer in others] == [(output, "float32")]
+    assert [(layer["name"], layer["precision"]) for layer in others] == [(f"MatMul_{output}", "float32")]
     assert len(summary["layers"]) > 1
     assert others[0]["reason"] in done.err
     assert others[0]["remedy"] in done.err

@@ -155,9 +155,9 @@ def test_a_layer_has_one_name_in_comments_and_identifiers():
     assert "t18" not in text
 
 
-def test_a_tensor_that_is_called_like_its_node_keeps_its_name():
+def test_a_layer_has_the_name_of_the_node_whose_operator_it_computes():
     net = network(("/stem/conv/Conv", "/stem/t18"))
-    assert "/* 1: conv t18\n" in compiled(net).bundle.files["net.c"]
+    assert "/* 1: conv /stem/conv/Conv\n" in compiled(net).bundle.files["net.c"]
 
 
 def test_what_is_fused_is_called_by_what_it_is():
@@ -224,7 +224,7 @@ def test_the_hook_tells_models_and_layers_apart(tmp_path: Path):
     lines = found.splitlines()
     assert [line.split()[:2] for line in lines[:-1]] == [["first", f"{i}/{layers}"] for i in range(layers)]
     assert "first 1/" + f"{layers} stem/Conv" in lines
-    assert lines[-1] == "second 0/1 say 'exp'!"
+    assert lines[-1] == "second 0/1 Exp_say 'exp'!"
 
 
 def test_names_take_no_flash_without_a_hook(tmp_path: Path):

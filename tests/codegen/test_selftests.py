@@ -21,7 +21,6 @@ from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions, Places
 from mcugen.measurement.selftests import choose_samples
-from mcugen.reporting.figures import layer_title
 from mcugen.reporting.html import report_page
 from mcugen.simulation.flips import SAME, Flips, run_flips
 
@@ -100,8 +99,8 @@ def test_header_report_and_page_tell_it(tmp_path: Path):
     assert [(int(found), int(all_)) for found, all_, _ in by_layer] == [
         (layer["found"], layer["significant"]) for layer in told["layers"]
     ]
-    titles = [layer_title(layer["name"], layer["origin"]) for layer in report["layers"]]
-    assert [titles[int(number)] for *_, number in by_layer] == [layer["layer"] for layer in told["layers"]]
+    names = [layer["name"] for layer in report["layers"]]
+    assert [names[int(number)] for *_, number in by_layer] == [layer["layer"] for layer in told["layers"]]
     page = report_page(made("int8", 2).compiled.report)
     assert "<h2>Self-test</h2>" in page
 

@@ -26,20 +26,22 @@ from mcugen.quantization.plan import Stored
 from mcugen.quantization.qdq import stored_name, write_qdq
 from mcugen.quantization.scheme import Scheme, activation_params
 
-LAYERS = ["x", "relu6", "relu", "pointwise", "sum", "pool", "logits", "scores"]
+TENSORS = ["x", "relu6", "relu", "pointwise", "sum", "pool", "logits", "scores"]
+LAYERS = ["x", "Conv_stem", "Conv_depthwise", "Conv_pointwise", "Add_sum"]
+LAYERS += ["GlobalAveragePool_pool", "Gemm_logits", "Softmax_scores"]
 
 
 def test_every_layer_has_its_figures() -> None:
     found = compare_layers(quantized(conv_net()), normal_samples(conv_net(), 3))
     assert [layer.name for layer in found.layers] == LAYERS
-    assert [layer.sources for layer in found.layers if layer.name in ("sum", "logits")] == [
-        ["relu6", "pointwise"],
-        ["pool"],
+    assert [layer.sources for layer in found.layers if layer.name in ("Add_sum", "Gemm_logits")] == [
+        ["Conv_stem", "Conv_pointwise"],
+        ["GlobalAveragePool_pool"],
     ]
     assert all(layer.precision == "int8" and not layer.reason for layer in found.layers)
     assert all(layer.sqnr_db is not None and 15 < layer.sqnr_db < 80 for layer in found.layers)
     weighted = [layer.name for layer in found.layers if layer.weights_sqnr_db is not None]
-    assert weighted == ["relu6", "relu", "pointwise", "logits"]
+    assert weighted == ["Conv_stem", "Conv_depthwise", "Conv_pointwise", "Gemm_logits"]
 
 
 @pytest.mark.parametrize("integer_io", [False, True])
@@ -48,7 +50,7 @@ def test_every_tensor_is_found_again_in_the_integer_graph(integer_io: bool) -> N
     (sample,) = normal_samples(conv_net(), 1)
     tensors = integer_tensors(integer_graph(made), sample)
     (wanted,) = run_onnxruntime(all_tensors(made.model), [sample])
-    for name in LAYERS:
+    for name in TENSORS:
         real = np.clip({**sample, **wanted}[name], *representable_range(made.plan.activations[name]))
         integer = tensors.get(stored_name(name), tensors.get(name))
         assert integer is not None and integer.shape == real.shape
@@ -61,17 +63,17 @@ def test_damage_is_found_where_it_is() -> None:
     whole.plan.layers["pointwise"] = replace(codes, weights=codes.weights // 4 * 4 + 24)
     made = replace(whole, proto=prepare_model(write_qdq(whole.model, whole.plan), "model"))
     found = compare_layers(made, normal_samples(conv_net(), 3))
-    assert found.first_diverging == found.steepest_fall == "pointwise"
+    assert found.first_diverging == found.steepest_fall == "Conv_pointwise"
     before = {layer.name: layer for layer in compare_layers(whole, normal_samples(conv_net(), 3)).layers}
     after = {layer.name: layer for layer in found.layers}
-    assert (after["relu"].sqnr_db, after["relu"].cosine) == (before["relu"].sqnr_db, before["relu"].cosine)
+    assert after["Conv_depthwise"] == before["Conv_depthwise"]
 
 
 def test_float_layers_are_named_with_the_reason() -> None:
     made = quantizer_of(conv_net()).quantize({"logits": DType.FLOAT32})
     found = compare_layers(made, normal_samples(conv_net(), 2))
-    assert ("logits", "as wanted") in [(layer.name, layer.reason) for layer in found.in_float]
-    logits = next(layer for layer in found.layers if layer.name == "logits")
+    assert ("Gemm_logits", "as wanted") in [(layer.name, layer.reason) for layer in found.in_float]
+    logits = next(layer for layer in found.layers if layer.name == "Gemm_logits")
     assert (logits.precision, logits.low, logits.clipped, logits.weights_sqnr_db) == ("float32", None, None, None)
     assert logits.sqnr_db is not None
 

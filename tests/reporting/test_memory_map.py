@@ -203,7 +203,7 @@ def test_names_are_text_in_the_picture() -> None:
     root = ElementTree.fromstring(svg)
     assert "script" not in {element.tag.rpartition("}")[2] for element in root.iter()}
     assert "<script" not in svg and "\x1b" not in svg and "\u202e" not in svg
-    assert any("</title><script>alert(1)</script>·[2J&amp;" in (element.text or "") for element in root.iter())
+    assert any("</title><scr" in (element.text or "") for element in root.iter())
 
 
 def test_equal_maps_give_equal_bytes() -> None:

@@ -177,5 +177,5 @@ def test_a_head_may_stand_behind_a_layer_before_the_last(tmp_path: Path, quantiz
 
 
 def test_a_layer_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="must be a layer of the model"):
+    with pytest.raises(UsageError, match="--train: the layer before a head must name a layer of the model"):
         remembering("centroids:3@nothing")

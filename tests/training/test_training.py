@@ -618,10 +618,10 @@ def test_weights_stay_finite_whatever_the_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layers", "told"),
     [
-        ("nothing", "last:N, bias, adapter:RANK, or some of"),
+        ("nothing", "must name a layer with weights to train, or be last:N, bias or adapter:RANK"),
         ("last:0", "2 layers"),
         ("last:3", "2 layers"),
-        ("", "must name layers"),
+        ("", "must name a layer"),
     ],
 )
 def test_layers_that_are_not_there_are_refused(layers: str, told: str) -> None:

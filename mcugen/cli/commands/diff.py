@@ -22,6 +22,7 @@ def diff(
     markdown: Path | None,
     html: Path | None,
     json_: str,
+    wide: bool,
     quiet: bool,
 ) -> None:
     """Compare two reports: show changes and their causes, and check them against limits."""
@@ -42,5 +43,5 @@ def diff(
     elif json_:
         write_text(Path(json_), text + "\n")
     if json_ != "-" and not quiet:
-        comparison.print_differences(comparison_result, stdout)
+        comparison.print_differences(comparison_result, stdout, wide)
     comparison_result.require(limits)

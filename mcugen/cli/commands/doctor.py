@@ -80,21 +80,23 @@ def _print(
     extra_of: Mapping[str, str],
     commands: Sequence[str],
 ) -> None:
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    from mcugen.core.errors import printable
+    from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
 
-    table = Table("", "what", "for", "version", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_row("✓", "mcugen", "", f"{__version__}, Python {platform.python_version()}")
+    columns = (
+        TableColumn("", Kind.WORD),
+        TableColumn("what", Kind.WORD),
+        TableColumn("for", Kind.TEXT),
+        TableColumn("version", Kind.TEXT),
+    )
+    rows = [("✓", "mcugen", "", f"{__version__}, Python {platform.python_version()}")]
     for name, known in packages.items():
-        purpose = EXTRAS.get(extra_of[name], PROGRAM)
-        table.add_row("✓" if known else "✗", escape(name), purpose, escape(known or "missing"))
-    for tool in known_tools:
-        known = printable(tool.version) or "missing"
-        table.add_row("✓" if tool.is_there else "✗", escape(tool.name), escape(tool.purpose), escape(known))
-    stdout.print(table)
+        rows.append(("✓" if known else "✗", name, EXTRAS.get(extra_of[name], PROGRAM), known or "missing"))
+    rows += [
+        ("✓" if tool.is_there else "✗", tool.name, tool.purpose, tool.version or "missing") for tool in known_tools
+    ]
+    print_table(TextTable(columns, rows), stdout)
     for command in commands:
         stdout.print(f"to install what is missing: {escape(command)}", highlight=False, soft_wrap=True)
     if not commands:

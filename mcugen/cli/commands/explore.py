@@ -98,7 +98,7 @@ def explore(
     if view.html is not None:
         write_text(view.html, explored_page(explored))
     if output_options.json_ != "-":
-        print_explored(explored, stdout, explored.outcomes if view.all_ else explored.front)
+        print_explored(explored, stdout, explored.outcomes if view.all_ else explored.front, output_options.wide)
     explored.require()
 
 

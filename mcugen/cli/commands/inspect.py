@@ -90,9 +90,9 @@ def inspect(
     if views.ir is not None:
         typer.echo(print_graph(compiled.graph) if views.ir is Ir.HIR else print_program(compiled.program), nl=False)
     elif output_options.json_ != "-" and views.memory:
-        print_memory(arena, stdout)
+        print_memory(arena, stdout, output_options.wide)
     elif output_options.json_ != "-" and not shows_trace:
-        print_model(compiled.graph, compiled.program, compiled.report, stdout)
+        print_model(compiled.graph, compiled.program, compiled.report, stdout, output_options.wide)
 
 
 def _check_outputs(views: InspectOptions, output_options: OutputOptions) -> None:

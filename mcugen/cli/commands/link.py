@@ -56,7 +56,7 @@ def link(
     bundle = linking.firmware.bundle
     tell(f"{folder}: {len(bundle.files) + len(bundle.blobs)} files of {len(nets)} models")
     if output_options.json_ != "-":
-        print_link(result, stdout)
+        print_link(result, stdout, output_options.wide)
 
 
 def _own_settings(models: Sequence[Path], texts: Sequence[str], known: Sequence[str]) -> list[dict[str, list[str]]]:

@@ -56,7 +56,7 @@ def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
     if as_json:
         write_json("-", explored)
     else:
-        print_explored(explored, stdout, explored.meeting)
+        print_explored(explored, stdout, explored.meeting, hint="--json has all")
     explored.require()
 
 

@@ -80,7 +80,7 @@ def report(
     if figures.html is not None:
         write_text(figures.html, report_page(result))
     if output_options.json_ != "-":
-        print_report(result, stdout, figures.compare_layers)
+        print_report(result, stdout, figures.compare_layers, output_options.wide)
     require_fit(result, compiled.board)
     deadline = Deadline.of(task.options, compiled.board)
     if deadline is not None:

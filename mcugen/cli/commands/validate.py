@@ -92,7 +92,7 @@ def validate(
     if known is not None:
         known.add(result)
     if output_options.json_ != "-":
-        print_validation(result, stdout)
+        print_validation(result, stdout, output_options.wide)
     _require_equal(result)
 
 

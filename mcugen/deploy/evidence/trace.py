@@ -158,10 +158,9 @@ def _layer(
     words = frozenset().union(*(place.words for place in places))
     reached = _reachable_functions(words, defined)
     read = words.union(*(function.words for function in reached))
-    title = layer.origin[-1] if layer.origin and layer.origin[-1] else layer.name
     return TracedLayer(
         number,
-        title,
+        layer.name,
         layer.op,
         layer.kernel,
         tuple(layer.origin),

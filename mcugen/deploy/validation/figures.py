@@ -34,7 +34,7 @@ class LayerCheck:
         kernel: Its kernel.
         macs: Number of multiply-accumulates.
         verdict: Comparison of its results with the reference (Verdict).
-        cycles: Cycles on the board.
+        cycles: Cycles on the board; instructions where the report's `cycles.unit` says so.
         instructions: Instructions in the simulator.
         cycles_estimate: Cycles that the simulator estimates.
         stack: Peak stack on the board in bytes, from the frame of the run function's caller down.
@@ -95,19 +95,25 @@ class Difference:
         )
 
 
+CYCLES, INSTRUCTIONS = "cycles", "instructions"
+"""What a board's counter counts, and what the counter of a simulated board counts."""
+
+
 @dataclass(frozen=True)
 class CycleRange:
-    """Measured cycles of an inference.
+    """Measured cycles of an inference, or instructions where a simulator counted these.
 
     Attributes:
+        unit: What the numbers are: "cycles", or "instructions".
         counter: Name of the cycle counter.
         first: Cycles for the first sample.
         least: Smallest number of cycles of all samples.
         most: Largest number of cycles of all samples.
         clock_hz: Frequency of the counter in Hz.
-        milliseconds: Time for the first sample.
+        milliseconds: Time for the first sample; of a simulator, at one instruction a cycle.
     """
 
+    unit: str
     counter: str
     first: int
     least: int

@@ -18,6 +18,8 @@ from mcugen.core.errors import BoardError, ToolMissingError, UsageError
 from mcugen.deploy.validation.compare import compare_tensors, judge_result, likely_causes, worst_verdict
 from mcugen.deploy.validation.device import Device, Identity
 from mcugen.deploy.validation.figures import (
+    CYCLES,
+    INSTRUCTIONS,
     CycleRange,
     Difference,
     LayerCheck,
@@ -119,7 +121,8 @@ def validate(
             board = Runner(device, compiled.bundle, stored, _checker(compiled))
             board.connect()
             with _reference(compiled, stored, work) as (reference, notes):
-                session = _Session(compiled, board, reference, progress, ticks)
+                unit = INSTRUCTIONS if wiring.port == SIMULATOR_PORT and compiled.board.qemu else CYCLES
+                session = _Session(compiled, board, reference, progress, ticks, unit)
                 session.notes += notes
                 session.run(wiring.layer_samples)
             device.await_late_answers()
@@ -217,6 +220,8 @@ class _Session:
     reference: Runner | None
     progress: Progress
     ticks: Fraction
+    unit: str = CYCLES
+    """What the board's counter counts, divided by `ticks`."""
     notes: list[str] = field(default_factory=list)
     outputs: list[dict[str, Array]] = field(default_factory=list)
     cycles: list[int] = field(default_factory=list)
@@ -456,7 +461,7 @@ def _cycles(session: _Session) -> CycleRange | None:
         return None
     clock = identity.clock_hz or session.compiled.board.clock_hz
     milliseconds = round(1e3 * cycles[0] / clock, 3)
-    return CycleRange(identity.counter, cycles[0], min(cycles), max(cycles), clock, milliseconds)
+    return CycleRange(session.unit, identity.counter, cycles[0], min(cycles), max(cycles), clock, milliseconds)
 
 
 def _wire(device: Device, wiring: ValidationSetup, port: str) -> LinkStatistics:

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from mcugen.core.errors import printable
-from mcugen.deploy.validation.figures import CycleRange, LayerCheck, ValidationReport, Verdict
-from mcugen.reporting.figures import layer_title
+from mcugen.deploy.validation.figures import CYCLES, CycleRange, LayerCheck, ValidationReport, Verdict
 from mcugen.reporting.pages import render_template
-from mcugen.reporting.text import MIN_WIDE_TERMINAL_COLUMNS, accuracy_rows, table_of_facts
+from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_facts, print_table
+from mcugen.reporting.text import accuracy_rows
 
 _WORDS = {
     Verdict.EXACT: "bit-exact",
@@ -26,20 +25,17 @@ _WORDS = {
 Row = tuple[str, str, str]
 """Label, value and note of one figure of the report, as texts."""
 
-LAYER_CHECK_COLUMNS: tuple[tuple[str, bool, Callable[[LayerCheck], str]], ...] = (
-    ("kernel", False, lambda layer: layer.kernel),
-    ("bits", False, lambda layer: _WORDS[Verdict(layer.verdict)] if layer.verdict else ""),
-    ("MACs", True, lambda layer: f"{layer.macs:,}" if layer.macs else ""),
-    ("cycles", True, lambda layer: _number(layer.cycles, "")),
-    ("instructions", True, lambda layer: _number(layer.instructions, "")),
-    ("cycles, est.", True, lambda layer: _number(layer.cycles_estimate, "")),
-    ("stack", True, lambda layer: _number(layer.stack, "")),
-    ("stack, sim.", True, lambda layer: _number(layer.stack_simulated, "")),
+LAYER_CHECK_COLUMNS: tuple[tuple[TableColumn, Callable[[LayerCheck], str]], ...] = (
+    (TableColumn("kernel", Kind.WORD, 4), lambda layer: layer.kernel),
+    (TableColumn("bits", Kind.WORD, 1), lambda layer: _WORDS[Verdict(layer.verdict)] if layer.verdict else ""),
+    (TableColumn("MACs", rank=6), lambda layer: f"{layer.macs:,}" if layer.macs else ""),
+    (TableColumn(CYCLES), lambda layer: _number(layer.cycles, "")),
+    (TableColumn("sim. instr.", rank=5), lambda layer: _number(layer.instructions, "")),
+    (TableColumn("est. cycles", rank=2), lambda layer: _number(layer.cycles_estimate, "")),
+    (TableColumn("stack", rank=1), lambda layer: _number(layer.stack, "")),
+    (TableColumn("sim. stack", rank=3), lambda layer: _number(layer.stack_simulated, "")),
 )
-"""Columns of the table of layers: heading, whether it is right-aligned, and the text that it shows for a layer."""
-
-WIDE_CONSOLE_COLUMNS = ("kernel", "MACs", "instructions")
-"""Headings of the columns of the layer table that only wide consoles show."""
+"""Columns of the table of layers, each with the text that it shows for a layer."""
 
 
 def title(report: ValidationReport) -> str:
@@ -81,8 +77,9 @@ def _times(report: ValidationReport) -> list[Row]:
     cycles, simulated = report.cycles, report.simulated
     rows: list[Row] = []
     if cycles is not None:
-        rows.append(("cycles", _number(cycles.first), f"one inference, by {cycles.counter}{_range(cycles)}"))
-        rows.append(("milliseconds", f"{cycles.milliseconds:,.3f}", f"at {cycles.clock_hz / 1e6:g} MHz"))
+        rows.append((cycles.unit, _number(cycles.first), f"one inference, by {cycles.counter}{_range(cycles)}"))
+        if cycles.unit == CYCLES:
+            rows.append(("milliseconds", f"{cycles.milliseconds:,.3f}", f"at {cycles.clock_hz / 1e6:g} MHz"))
     else:
         rows.append(("cycles", "-", "the firmware has no counter, or it was too short"))
     if simulated is not None:
@@ -113,32 +110,35 @@ def findings(report: ValidationReport) -> list[str]:
     return lines
 
 
-def print_validation(report: ValidationReport, console: Console) -> None:
-    """Print the totals, the table of layers, and the findings."""
-    console.print(table_of_facts(title(report), totals(report)))
-    console.print(_table(report, console.width))
+def print_validation(report: ValidationReport, console: Console, wide: bool = False) -> None:
+    """Print the totals, the table of layers, and the findings.
+
+    Args:
+        report: The report.
+        console: Where to print.
+        wide: Whether to print all columns of tables, however wide the console is.
+    """
+    print_facts(title(report), totals(report), console)
+    print_table(layer_check_table(report), console, wide)
     for line in findings(report):
         console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
 
-def _table(report: ValidationReport, console_width: int) -> Table:
-    table = Table(title="layers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("#", justify="right", no_wrap=True, min_width=len(str(len(report.layers))))
-    table.add_column("layer", overflow="ellipsis", no_wrap=True)
-    known = [column for column in LAYER_CHECK_COLUMNS if any(column[2](layer) for layer in report.layers)]
-    shown = [
-        column
-        for column in known
-        if console_width >= MIN_WIDE_TERMINAL_COLUMNS or column[0] not in WIDE_CONSOLE_COLUMNS
-    ]
-    for head, is_right, show in shown:
-        width = max(len(text) for text in (head, *map(show, report.layers)))
-        table.add_column(head, justify="right" if is_right else "left", no_wrap=True, min_width=width)
-    for number, layer in enumerate(report.layers):
-        texts = (layer_title(layer.name, layer.origin), *(show(layer) for *_, show in shown))
-        style = "bold red" if layer.verdict == Verdict.DIFFERENT else None
-        table.add_row(str(number), *(escape(printable(text)) for text in texts), style=style)
-    return table
+def _columns(report: ValidationReport) -> list[tuple[TableColumn, Callable[[LayerCheck], str]]]:
+    """Return LAYER_CHECK_COLUMNS with the unit that the board's counter counts."""
+    unit = report.cycles.unit if report.cycles is not None else CYCLES
+    return [(replace(c, head=unit) if c.head == CYCLES else c, show) for c, show in LAYER_CHECK_COLUMNS]
+
+
+def layer_check_table(report: ValidationReport) -> TextTable:
+    """Return the table of layers with the columns that have figures."""
+    known = [(column, show) for column, show in _columns(report) if any(map(show, report.layers))]
+    return TextTable(
+        (TableColumn("#"), TableColumn("layer", Kind.NAME), *(column for column, _ in known)),
+        [(str(i), layer.name, *(show(layer) for _, show in known)) for i, layer in enumerate(report.layers)],
+        "layers",
+        ["bold red" if layer.verdict == Verdict.DIFFERENT else None for layer in report.layers],
+    )
 
 
 def validation_page(report: ValidationReport) -> str:
@@ -148,8 +148,8 @@ def validation_page(report: ValidationReport) -> str:
         title=title(report),
         sha256=report.model.sha256,
         totals=totals(report),
-        heads=[head for head, *_ in LAYER_CHECK_COLUMNS],
-        layers=[(layer_title(r.name, r.origin), [show(r) for *_, show in LAYER_CHECK_COLUMNS]) for r in report.layers],
+        heads=[column.head for column, _ in _columns(report)],
+        layers=[(r.name, [show(r) for _, show in LAYER_CHECK_COLUMNS]) for r in report.layers],
         findings=findings(report),
     )
 

@@ -60,6 +60,7 @@ class Scope:
         strange: Element types that C does not have, by the names of constants with these types.
         texts: Constant strings by name, for operators that need only their positions.
         place: Prefix of value names, from the composite operator or graph attribute that this scope is the body of.
+        node_place: Prefix of node names, if it is not `place`.
         within: Label of the composite operator that this scope is the body of, for messages.
         outer: The enclosing scope.
         capture: Function that makes a value of the enclosing scope available here; None if its name is enough.
@@ -79,6 +80,7 @@ class Scope:
     strange: dict[str, str] = field(default_factory=dict)
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     place: str = ""
+    node_place: str = ""
     within: str = ""
     outer: Scope | None = None
     capture: Capture | None = None
@@ -357,12 +359,13 @@ class Scope:
                 raise Refusal(rule, f"{dtype.value} of '{name}'", "cast it before")
 
     def _view(self, node: onnx.NodeProto, domain: str, inputs: Sequence[Value | None]) -> OnnxNode:
-        attributes = {a.name: self._attribute(a) for a in node.attribute}
+        name = self._node_name(node)
+        attributes = {a.name: self._attribute(a, name) for a in node.attribute}
         return OnnxNode(
             self.graph,
             domain,
             node.op_type,
-            self.place + node.name if node.name else self.place.rstrip("/"),
+            name,
             tuple(inputs),
             tuple(self.place + name if name else "" for name in node.output),
             attributes,
@@ -373,7 +376,14 @@ class Scope:
             self.env.get,
         )
 
-    def _attribute(self, attribute: onnx.AttributeProto) -> object:
+    def _node_name(self, node: onnx.NodeProto) -> str:
+        """Return the name of a node; one of a nested graph has the name of the node around it before its own."""
+        name, place = str(node.name), self.node_place or self.place
+        if not name:
+            return place.rstrip("/")
+        return name if name.startswith(place) else place + name
+
+    def _attribute(self, attribute: onnx.AttributeProto, node_name: str) -> object:
         if attribute.ref_attr_name:
             reference = f"'{attribute.name}' refers to '{attribute.ref_attr_name}'"
             raise ModelError(
@@ -381,7 +391,7 @@ class Scope:
             )
         value = helper.get_attribute_value(attribute)
         if isinstance(value, onnx.GraphProto):
-            return Subgraph(self, value)
+            return Subgraph(self, value, node_name)
         if isinstance(value, bytes):
             return value.decode("utf-8", "replace")
         if isinstance(value, list | tuple) and value and isinstance(value[0], bytes):
@@ -494,12 +504,14 @@ class Subgraph(Body):
     Attributes:
         scope: The scope of the node that has the attribute.
         proto: The graph in ONNX form.
+        node_name: Name of the node that has the attribute.
         taken: The scope of the import if the subgraph's nodes replaced the whole node, as for an If with a constant
             condition; else None.
     """
 
     scope: Scope
     proto: onnx.GraphProto
+    node_name: str = ""
     taken: Scope | None = None
 
     @property
@@ -533,6 +545,7 @@ class Subgraph(Body):
             declared=declared_types(self.proto),
             refusals=[],
             place=f"{place}/",
+            node_place=f"{self.node_name}/" if self.node_name else "",
             outer=self.scope,
             capture=capture,
             depth=self.scope.depth + 1,

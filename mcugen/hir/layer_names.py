@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one name of each layer: reports, options, messages, hooks and generated C all call the layer by it.
+
+A layer has the name of the ONNX node that it stems from, without what exporters add to names. A layer that stems from
+several nodes has the name of the node whose operator it computes, or else of the last node. A layer without named nodes
+has the name of its result. Names are unique within a model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mcugen.core.errors import UsageError, listed
+from mcugen.hir.graph import Graph, Node
+from mcugen.hir.names import Names
+
+MAX_NAME_CHARACTERS = 40
+"""Largest number of characters of a layer's name in a message."""
+
+_ROLE = re.compile(r"\.[a-z]+$")
+_NOISE = re.compile(
+    r"(^(StatefulPartitionedCall/)+|_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant|_output)+",
+    re.IGNORECASE,
+)
+"""Parts of names that exporters and quantizers add."""
+
+_WORDS_OF_OPERATORS: Mapping[str, tuple[str, ...]] = {
+    "dense": ("dense", "matmul", "gemm", "linear", "fullyconnected", "times"),
+    "reduce_mean": ("mean", "averagepool", "avgpool"),
+    "average_pool": ("averagepool", "avgpool"),
+    "clamp": ("clip", "relu"),
+}
+"""Words by which exporters name nodes of an operator, if these differ from the operator's own name."""
+
+_LAYOUT_OPERATORS = frozenset({"transpose"})
+"""Operators that passes add to change the layout of a tensor for another layer."""
+
+
+@dataclass(frozen=True)
+class LayerSource:
+    """What a layer is named after.
+
+    Attributes:
+        result: Name of its first result.
+        origin: Names of the ONNX nodes that it stems from, in their order.
+        op: Name of its operator.
+    """
+
+    result: str
+    origin: tuple[str, ...]
+    op: str
+
+
+def tensor_name(text: str) -> str:
+    """Return a readable name of a tensor or node, from a name that an exporter wrote.
+
+    Names of fused nodes are joined by semicolons; the first one is used, without the exporter's suffixes.
+    """
+    role = _ROLE.search(text)
+    name = text[: role.start()] if role else text
+    first = name.split(";")[0] or name
+    return (_NOISE.sub("", first).rstrip("/") or first) + (role.group() if role else "")
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _names_operator(node: str, op: str) -> bool:
+    """Return whether the name of an ONNX node contains the name of an operator."""
+    words = _WORDS_OF_OPERATORS.get(op, (_letters(op),))
+    return any(word in _letters(node) for word in words if word)
+
+
+def main_node(source: LayerSource) -> str:
+    """Return the name of the ONNX node that a layer is named after, as the model spells it; "" if no node has one."""
+    nodes = [node for node in source.origin if node]
+    named_after = [node for node in nodes if _names_operator(node, source.op)]
+    if not named_after and source.op in _LAYOUT_OPERATORS:
+        return next(iter(nodes), "")
+    return next(reversed(named_after or nodes), "")
+
+
+def computes_named_node(source: LayerSource) -> bool:
+    """Return whether the node that a layer is named after is called like the layer's operator."""
+    return _names_operator(main_node(source), source.op)
+
+
+def name_results(sources: Iterable[LayerSource]) -> dict[str, str]:
+    """Return the name of each layer, unique among the layers, by the name of its first result.
+
+    If several layers stem from one node, the node's name goes to the first layer that computes the node's operator, or
+    else to the last layer. The other layers are called after the node and what they do for it: "conv1.transpose".
+    """
+    by_result = {source.result: source for source in sources}
+    nodes = {result: main_node(source) for result, source in by_result.items()}
+    is_own = {result: computes_named_node(source) for result, source in by_result.items()}
+    names = {result: tensor_name(nodes[result] or result) for result in by_result}
+    owners: dict[str, str] = {}
+    for result, name in names.items():
+        if not _is_auxiliary(by_result[result]) and (name not in owners or not is_own[owners[name]]):
+            owners[name] = result
+    used = Names(owners)
+    return {
+        result: name if owners.get(name) == result else used.take(f"{name}.{_suffix(by_result[result])}")
+        for result, name in names.items()
+    }
+
+
+def _is_auxiliary(source: LayerSource) -> bool:
+    """Return whether a layer changes the layout of a tensor for the nodes that it stems from."""
+    is_named = any(_names_operator(node, source.op) for node in source.origin)
+    return source.op in _LAYOUT_OPERATORS and any(source.origin) and not is_named
+
+
+def _suffix(source: LayerSource) -> str:
+    """Return what a further layer of a node does, as the last part of the layer's name: its role or its operator."""
+    role = _ROLE.search(source.result)
+    return role.group()[1:] if role else "elementwise" if "+" in source.op else source.op
+
+
+def number_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names with a number appended to each repeated one, such as those of two parts of one layer."""
+    listed_names = list(names)
+    used, taken = Names(listed_names), set[str]()
+    numbered = []
+    for name in listed_names:
+        numbered.append(used.take(name) if name in taken else name)
+        taken.add(name)
+    return tuple(numbered)
+
+
+def name_nodes(graph: Graph) -> dict[Node, str]:
+    """Return the name of each node of a graph."""
+    names = name_results(source_of(node) for node in graph.nodes)
+    return {node: names[node.outputs[0].name] for node in graph.nodes}
+
+
+def name_results_of(graph: Graph) -> dict[str, str]:
+    """Return the names of the layers of a graph and its nested graphs, by the names of their first results."""
+    names: dict[str, str] = {}
+    for part in graph.nested():
+        names |= name_results(source_of(node) for node in part.nodes)
+    return names
+
+
+def source_of(node: Node) -> LayerSource:
+    """Return what a node is named after."""
+    return LayerSource(node.outputs[0].name, node.origin, node.op.name)
+
+
+def shorten_name(name: str, max_characters: int = MAX_NAME_CHARACTERS) -> str:
+    """Return a name of at most `max_characters`; of a longer name the middle is left out.
+
+    Names begin with a place in the model and end with an operation or a number, so both ends tell names apart.
+    """
+    if len(name) <= max_characters:
+        return name
+    tail = max(max_characters - 1 - (max_characters - 1) // 3, 0)
+    head = max(max_characters - 1 - tail, 0)
+    return f"{name[:head]}…{name[len(name) - tail :]}"[:max_characters]
+
+
+def find_layer(
+    graph: Graph,
+    text: str,
+    option: str,
+    is_candidate: Callable[[Node], bool] = lambda node: True,
+    rule: str = "must name a layer of the model",
+) -> Node:
+    """Return the layer that the user calls `text`: by its name, its results, its ONNX nodes, or a part of these.
+
+    Args:
+        graph: The graph with the layers.
+        text: What the user wrote.
+        option: The option that names the layer, for messages.
+        is_candidate: Whether the option may name a node.
+        rule: What the option demands, for the message if no layer has such a name.
+
+    Raises:
+        UsageError: No candidate has such a name, or several have; the message lists the candidates.
+    """
+    names = {node: name for node, name in name_nodes(graph).items() if is_candidate(node)}
+    aliases = {node: (*(v.name for v in node.outputs), *filter(None, node.origin)) for node in names}
+    found = (
+        [node for node, name in names.items() if name == text]
+        or [node for node, known in aliases.items() if text in known]
+        or _by_part(text, {node: (name,) for node, name in names.items()})
+        or _by_part(text, aliases)
+    )
+    if len(found) == 1:
+        return found[0]
+    if found:
+        candidates = listed(f"'{names[node]}'" for node in found)
+        raise UsageError(f"{option}: '{text}' must be part of one layer's name", candidates, "write more of the name")
+    known_names = listed(f"'{name}'" for name in names.values())
+    raise UsageError(f"{option} {rule}", f"'{text}'", f"one of: {known_names}")
+
+
+def _by_part(text: str, names: Mapping[Node, Sequence[str]]) -> list[Node]:
+    """Return the nodes with a name that contains the text; where it is a whole word of some, only these."""
+    if not text:
+        return []
+    part = re.escape(text)
+    for pattern in (rf"(?<![A-Za-z0-9]){part}(?![A-Za-z0-9])", part):
+        search = re.compile(pattern, re.IGNORECASE).search
+        found = [node for node, known in names.items() if any(map(search, known))]
+        if found:
+            return found
+    return []
