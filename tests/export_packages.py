@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from onnx_models import Net
 
+from mcugen.codegen.install import install
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.export.assemble import package_files
 from mcugen.export.formats import FORMATS
-from mcugen.export.install import install
 from mcugen.export.package import Package
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -25,6 +25,7 @@ from mcugen.autotuning.precision import AccuracyDemand, Answer, LayerQuestion, P
 from mcugen.autotuning.simulated import SimulatedCostModel, SimulatedSearch
 from mcugen.autotuning.step_latency import compile_in_short_steps
 from mcugen.backends.cpu.pipeline import fuse_float
+from mcugen.codegen.write import check_folder, check_writable
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, McugenError, ModelError, UnsupportedError, UsageError
 from mcugen.core.options import DIVERGED_DB, LOSS_NAMES, MIXED, CompileOptions, Training
@@ -423,10 +424,12 @@ class Compilation:
         training = self.options.training
         assert training is not None
         if self.teaching is None:
-            raise UsageError("--train auto chooses by what layers learn", "no lesson", "give --lesson TRAIN.npz")
+            raise UsageError("--train auto needs samples to compare layers", "no lesson", "give --lesson TRAIN.npz")
         if training.loss != LOSS_NAMES[0]:
-            remedy = f"name what is trained, e.g. --train last:1 --loss {training.loss}, without --lesson"
-            raise UsageError("--train auto chooses by how many classes are told", f"--loss {training.loss}", remedy)
+            remedy = f"name the trained layers, e.g. --train last:1 --loss {training.loss}, without --lesson"
+            raise UsageError(
+                "--train auto compares layers by the accuracy of classes", f"--loss {training.loss}", remedy
+            )
         known = self._trainable_layers()
         selections = [
             *trial_selections(max(1, len(known))),
@@ -550,9 +553,16 @@ class Compilation:
         """Return the report of a compiled model with the instructions and cycles of one simulated call."""
         return measure_once(compiled, self.progress)
 
-    def write(self, folder: str | Path | None = None) -> Path:
-        """Write the C files to a folder, by default named like the model, and return its path."""
-        return self.compiled.write(folder or self.compiled.bundle.name)
+    def write(self, folder: str | Path | None = None, *, force: bool = False) -> Path:
+        """Write the C files to a folder and return its path.
+
+        Args:
+            folder: The folder, by default named like the model. Files of other origin in it stay.
+            force: Whether files that were edited, or that mcugen did not write, are overwritten.
+        """
+        if folder is not None:
+            check_folder(Path(folder))
+        return self.compiled.write(folder or self.compiled.bundle.name, force=force)
 
     def export(self, format_: str, folder: str | Path | None = None, packaging: Packaging | None = None) -> Exported:
         """Write a package for an IDE or a build system.
@@ -564,6 +574,8 @@ class Compilation:
         """
         known, packaging = format_by_name(format_), packaging or Packaging()
         check_packaging(known, packaging, self.target, self.options)
+        if folder is not None:
+            check_writable(Path(folder))
         return export(self.compiled, known, None if folder is None else Path(folder), packaging)
 
     def run(self, inputs: str | SampleSource) -> dict[str, Array]:
@@ -625,7 +637,7 @@ class Compilation:
         if known is None:
             return self._random_samples(endpoints)
         first = self.samples(known, endpoints)
-        note = "accuracy is that of the first sample of --calibration, which flatters: --data judges by others"
+        note = "accuracy is measured on a sample of --calibration, so it is too optimistic: give others by --data"
         return Samples(first.inputs[:1], None, (*first.notes, note), first.raw and first.raw[:1])
 
     def profile(self) -> tuple[Profile, list[str]]:

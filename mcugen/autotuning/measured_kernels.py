@@ -183,7 +183,7 @@ def _run(bundle: Bundle, board: Board, sample: Mapping[str, Array], store: Store
     figures = simulate(bundle, board, [sample], per_layer=True, cycles=True).cycles
     if figures is None or figures.total is None or figures.layers is None:
         reason = figures.note if figures else f"board '{board.name}' is not simulated"
-        raise UsageError("--tune needs the time that kernels take on the board", reason, "use another board")
+        raise UsageError("--tune needs a timing model of the board", reason, "use another board")
     store.keep(key, json.dumps({"cycles": figures.total, "layers": figures.layers}).encode())
     return figures.total, figures.layers
 

@@ -346,7 +346,7 @@ class PrecisionSearch:
         if self._halves:
             samples += ", each half by ranges and weights of the other"
         doubt = self.goal.uncertainty_warning(last.value, last.chance, count)
-        text = f"precisions are judged on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
+        text = f"accuracy is measured on {samples}: {last.shown(self.goal.metric)}; the goal: {self.goal}"
         return f"{text}; {doubt}" if doubt else text
 
     def excess_notes(self) -> list[str]:

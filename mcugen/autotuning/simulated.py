@@ -88,7 +88,7 @@ def cycles_of(report: Report) -> int:
         UsageError: If the report has no measured cycles.
     """
     if report.cycles_estimate is None:
-        rule = "a deadline needs the time that a program takes on the board"
+        rule = "a deadline needs a timing model of the board"
         raise UsageError(rule, report.cycles_note or f"board '{report.board}' is not simulated", "use another board")
     return report.cycles_estimate
 

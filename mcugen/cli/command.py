@@ -26,7 +26,7 @@ from mcugen.cli.typer_options import typer_parameter
 from mcugen.core.errors import UsageError, printable
 from mcugen.options.arguments import TARGETS, Arguments
 from mcugen.options.option import Option
-from mcugen.options.table import find_option, options_that_set
+from mcugen.options.table import find_option, option_of_parameter, options_that_set
 
 T = TypeVar("T")
 """Type of the function that becomes a command."""
@@ -133,13 +133,14 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the command: all options with --help-all, otherwise the frequent ones."""
-        seldom = [] if ctx.meta.get(_ALL_HELP) else [p for p in self.params if _is_seldom_needed(p)]
-        if not seldom:
+        common = [_without_panel(p) for p in self.params if _is_common(p, str(self.name))]
+        num_more = len(self.params) - len(common)
+        if not num_more or ctx.meta.get(_ALL_HELP):
             super().format_help(ctx, formatter)
             return
         short = copy(self)
-        short.params = [p for p in self.params if p not in seldom]
-        short.epilog = f"{len(seldom)} more options: {ctx.command_path} {_ALL_HELP}"
+        short.params = common
+        short.epilog = f"{num_more} more options: {ctx.command_path} {_ALL_HELP}"
         TyperCommand.format_help(short, ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -162,7 +163,7 @@ class Command(TyperCommand):
         empty = next((p for p in options if names.intersection(_texts(values.get(p.name)))), None)
         if empty is not None:
             rule, fault = f"{max(empty.opts, key=len)} must be given a value", "the name of another option"
-            raise UsageError(rule, fault, "put its value behind it")
+            raise UsageError(rule, fault, "give its value after it")
         settings = self._settings(ctx, options, values)
         args = [*settings.arguments, *args] if settings else args
         ctx.meta[_ARGUMENTS] = list(args)
@@ -197,8 +198,18 @@ def command_text(context: typer.Context) -> str:
     return shlex.join(["mcugen", str(context.info_name), *context.meta[_ARGUMENTS]])
 
 
-def _is_seldom_needed(parameter: Any) -> bool:
-    return getattr(parameter, "rich_help_panel", None) is not None
+def _is_common(parameter: Any, command: str) -> bool:
+    """Return whether the short help of a command shows a parameter: an argument, or a common option of the table."""
+    return not isinstance(parameter, TyperOption) or option_of_parameter(str(parameter.name), command).is_common(
+        command
+    )
+
+
+def _without_panel(parameter: Any) -> Any:
+    """Return a parameter as the short help shows it: in the first group of options."""
+    shown = copy(parameter)
+    shown.rich_help_panel = None
+    return shown
 
 
 class CommandApp(typer.Typer):

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup, TyperOption
 
+from mcugen.cli.corrections import commands_with, corrected_command
 from mcugen.cli.remedies import Invocation, command_that_helps
 from mcugen.core.errors import (
     DoesNotFitError,
@@ -52,7 +53,7 @@ class Commands(TyperGroup):
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the options of the program itself."""
-        with _short_usage():
+        with self._usage_errors():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
@@ -64,7 +65,7 @@ class Commands(TyperGroup):
             McugenError: Any expected failure, with a command that the user can paste.
         """
         try:
-            with _short_usage():
+            with self._usage_errors():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
@@ -76,7 +77,7 @@ class Commands(TyperGroup):
                 return None
             raise internal_error(end) from end
         except McugenError as error:
-            error.command = command_that_helps(error, self._invocation(ctx))
+            error.command = error.command or command_that_helps(error, self._invocation(ctx))
             raise
 
     def _invocation(self, ctx: Any) -> Invocation:
@@ -87,18 +88,43 @@ class Commands(TyperGroup):
             opt: not p.is_flag for p in getattr(command, "params", ()) if isinstance(p, TyperOption) for opt in p.opts
         }
         words = sys.argv[1:]
-        return Invocation(name, words[words.index(name) + 1 :] if name in words else [], options)
+        own = words[words.index(name) + 1 :] if name in words else []
+        return Invocation(name, own, options, corrected_command(words, self.commands))
+
+    @contextmanager
+    def _usage_errors(self) -> Iterator[None]:
+        """Turn the framework's usage errors into errors of mcugen, with the command that the user meant."""
+        try:
+            yield
+        except Exception as error:
+            if not _is_usage_error(error):
+                raise
+            own = _usage_error(error)
+            own.command = corrected_command(sys.argv[1:], self.commands)
+            raise own from error
 
 
-@contextmanager
-def _short_usage() -> Iterator[None]:
-    """Shorten the framework's usage errors, which quote arguments of any length."""
-    try:
-        yield
-    except Exception as error:
-        if hasattr(error, "format_message"):  # Click's errors, for which Typer has names of its own.
-            error.message = shortened(error.message)  # type: ignore[attr-defined]
-        raise
+def _is_usage_error(error: Exception) -> bool:
+    """Return whether an exception is a usage error of the framework, whose classes Typer has names of its own for.
+
+    Help for a command without arguments is one of them, too, but no error for users.
+    """
+    return hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError"
+
+
+def _usage_error(error: Any) -> UsageError:
+    """Return the error of mcugen for a usage error of the framework, whose message may quote a text of any length."""
+    path: list[str] = []
+    context = error.ctx
+    while context is not None and context.parent is not None:
+        path.insert(0, context.info_name)
+        context = context.parent
+    text = error.format_message().partition(" (Possible options")[0].partition(" Did you mean")[0]
+    message = shortened(text).rstrip(".")
+    others = commands_with(getattr(error, "option_name", ""))
+    elsewhere = f"give it to {', '.join(others)}, or " if others else ""
+    remedy = f"{elsewhere}see `{' '.join(['mcugen', *path, '--help'])}`"
+    return UsageError(message[0].lower() + message[1:], remedy=remedy)
 
 
 def guarded(run: Callable[[], object]) -> int:
@@ -139,10 +165,10 @@ def _known(error: BaseException) -> McugenError:
         )
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
         if error.filename is None:  # Errors of os.getcwd have no file name.
-            return UsageError("the working directory must exist", error.strerror or "", "change to another")
-        return UsageError(f"{error.filename}: the path must be usable", error.strerror or "", "give another")
+            return UsageError("the working directory must exist", error.strerror or "", "change to another folder")
+        return UsageError(f"{error.filename}: the path must be usable", error.strerror or "", "give another path")
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-        return OutputError("there must be room for files", error.strerror or "", "check space and permissions")
+        return OutputError("there must be space for files", error.strerror or "", "check space and permissions")
     return internal_error(error)
 
 

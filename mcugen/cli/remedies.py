@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mcugen.cli.corrections import nearest_value, placeholder
 from mcugen.core.errors import (
     ConstraintError,
     DoesNotFitError,
@@ -25,16 +26,16 @@ from mcugen.core.errors import (
     UnsupportedError,
     VerificationError,
 )
+from mcugen.core.nearest import nearest_spelling
 
 _OPTION = re.compile(r"(?<![\w-])(--?[a-z][a-z0-9-]*)(?: ('[^']*'|\"[^\"]*\"|[^\s,;'\"]+))?")
 _WAYS = re.compile(r"; or |, or | or |; ")
 _WHOLE = re.compile(
     r"`((?:mcugen|pyocd) [^`…]+)`|^((?:mcugen|pip|apt-get|sudo|dask|brew) [^…]+)$|: ((?:mcugen|dask) [^…;]+)"
 )
-_CHOICE = re.compile(r"one of:? '?([\w.+-]+)")
-_EXAMPLE = re.compile(r"e\.g\. (?!-)('[^']*'|\"[^\"]*\"|[^\s,;]+)")
+_CHOICES = re.compile(r"one of:? ([^;:`]+)")
 _QUOTED = re.compile(r"'([^']+)'")
-_LEFT_OUT = re.compile(r"leave (?:it|one|these|this) out")
+_LEFT_OUT = re.compile(r"leave (?:it|one|these|this)(?: options)? out")
 _OUT = re.compile(r"leave (?:out (--[a-z-]+)|(--[a-z-]+) out)")
 
 
@@ -46,11 +47,13 @@ class Invocation:
         name: Name of the command.
         arguments: Its arguments and options.
         options: All options that the command has, by name, with whether they take a value.
+        corrected: The command line with wrong names of options and values corrected; "" if none is certainly wrong.
     """
 
     name: str
     arguments: Sequence[str]
     options: Mapping[str, bool] = field(default_factory=dict)
+    corrected: str = ""
 
     @property
     def model(self) -> str:
@@ -84,6 +87,10 @@ class Invocation:
         key, equals, _ = value.partition("=")
         return Invocation(self.name, [*self.without(option, key * bool(equals)).arguments, *words], self.options)
 
+    def replacing(self, word: str, other: str) -> Invocation:
+        """Return the command with another word in place of one."""
+        return replace(self, arguments=[other if argument == word else argument for argument in self.arguments])
+
     def __str__(self) -> str:
         return shlex.join(["mcugen", self.name, *self.arguments])
 
@@ -101,7 +108,7 @@ def command_that_helps(error: McugenError, invocation: Invocation) -> str:
     changed = _changed(error, invocation)
     if changed is not None:
         return str(changed)
-    return _shown(error, invocation)
+    return invocation.corrected or _shown(error, invocation)
 
 
 def _changed(error: McugenError, invocation: Invocation) -> Invocation | None:
@@ -123,24 +130,33 @@ def _left_out(error: McugenError, invocation: Invocation) -> Invocation | None:
 
 
 def _chosen(error: McugenError, invocation: Invocation) -> Invocation | None:
-    """Return the command with the first choice or the example of the remedy; None if the remedy has neither.
+    """Return the command with the choice of the remedy that is meant; None if that is not certain.
 
     The value replaces the value of the option in the rule, or the wrong text that the message quotes.
     """
-    choice = _CHOICE.search(error.remedy) or _EXAMPLE.search(error.remedy)
-    if choice is None:
+    choices = _CHOICES.search(error.remedy)
+    if choices is None:
         return None
-    value = choice[1].strip("'\"")
     about = next((option for option, _ in _OPTION.findall(error.rule) if invocation.options.get(option)), "")
     if error.rule.startswith("the board must") and "--board" in invocation.options:
         about = "--board"
     wrong = next(iter(_QUOTED.findall(f"{error.found} {error.rule}")), None)
+    value = _meant(wrong, about, [choice.strip(" .'") for choice in choices[1].split(",")])
+    if value is None:
+        return None
     is_key = any(word.startswith(f"{wrong}=") for word in invocation.arguments)  # As in --dim WRONG=2.
     if about and not is_key:
         return _aliased(invocation, about).having(about, value)
     if wrong is not None and any(wrong in word for word in invocation.arguments):
         return replace(invocation, arguments=[word.replace(wrong, value) for word in invocation.arguments])
     return None
+
+
+def _meant(wrong: str | None, option: str, choices: Sequence[str]) -> str | None:
+    """Return the choice that is meant: the only one, or the one that is certainly nearest to the wrong value."""
+    if len(choices) == 1:
+        return choices[0] if choices != ["none"] else None
+    return None if wrong is None else nearest_value(option.removeprefix("--"), wrong, choices)
 
 
 def _given(error: McugenError, invocation: Invocation) -> Invocation | None:
@@ -151,7 +167,7 @@ def _given(error: McugenError, invocation: Invocation) -> Invocation | None:
     )
     chosen_options = next(filter(None, alternatives), [])
     for option, value in chosen_options:
-        invocation = _aliased(invocation, option).having(option, value.strip("'\"") or _word(option))
+        invocation = _aliased(invocation, option).having(option, value.strip("'\"") or placeholder(option))
     return invocation if chosen_options else None
 
 
@@ -161,15 +177,17 @@ def _aliased(invocation: Invocation, option: str) -> Invocation:
     return invocation.without(short) if short else invocation
 
 
-def _word(option: str) -> str:
-    """Return a placeholder for a value that only the user knows."""
-    return option.lstrip("-").upper().replace("-", "_")
-
-
 def _with_sizes_to_fill_in(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with SIZE in place of the sizes of `--dim`, which do not fit the model's inputs."""
     pairs = zip(["", *arguments], arguments, strict=False)
     return [f"{word.partition('=')[0]}=SIZE" if before == "--dim" else word for before, word in pairs]
+
+
+def _nearest_file(path: Path) -> str:
+    """Return the path of the file whose name a misspelt path certainly means; "" if there is none."""
+    stems = [other.stem for other in path.parent.glob(f"*{path.suffix}")] if path.suffix else []
+    near = nearest_spelling(path.stem, stems)
+    return "" if near is None else str(path.with_stem(near))
 
 
 def _shown(error: McugenError, invocation: Invocation) -> str:
@@ -178,7 +196,8 @@ def _shown(error: McugenError, invocation: Invocation) -> str:
         return f"MCUGEN_TRACEBACK=1 {invocation}"
     file = error.rule.partition(": ")[0]
     if file in invocation.arguments and not Path(file).exists():
-        return f"ls -l {shlex.quote(str(Path(file).parent))}"
+        near = _nearest_file(Path(file))
+        return str(invocation.replacing(file, near)) if near else f"ls -l {shlex.quote(str(Path(file).parent))}"
     if isinstance(error, DoesNotFitError):
         deadline = [invocation.option(name) for name in ("--max-latency", "--max-cycles") if invocation.option(name)]
         model = shlex.quote(invocation.model)
@@ -197,7 +216,7 @@ def _shown(error: McugenError, invocation: Invocation) -> str:
     if isinstance(error, ModelError):
         check = f"import onnx; onnx.checker.check_model({json.dumps(invocation.model)}, full_check=True)"
         return f"python -c {shlex.quote(check)}"
-    if isinstance(error, OutputError):
+    if isinstance(error, OutputError) and "space" in error.remedy:
         return "df -h . && ls -ld ."
     data = next(
         (word for word in invocation.arguments if word.endswith(".npz") and word in f"{error.rule} {error.found}"), ""

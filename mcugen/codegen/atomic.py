@@ -170,7 +170,7 @@ def _lock(handle: int, folder: Path) -> None:
         except BlockingIOError:
             if time.monotonic() > end:
                 rule = f"{folder}: one program at a time can write there"
-                raise OutputError(rule, "another that holds a lock", "wait, or choose another folder") from None
+                raise OutputError(rule, "another program that holds a lock", "wait, or choose another folder") from None
         time.sleep(0.01)
 
 

@@ -318,7 +318,7 @@ def _require_apart(parts: Sequence[tuple[str, Mapping[str, str]]]) -> None:
     for name, files in parts:
         for word in _defined(name, files):
             if word in owners:
-                rule = "the models of a firmware must not define the same names in C"
+                rule = "models of one firmware must not define the same names in C"
                 conflict = f"'{owners[word]}' and '{name}' define {shortened(word, 80)}"
                 raise UsageError(rule, conflict, f"give one another name: --set {name}:name=OTHER")
             owners[word] = name

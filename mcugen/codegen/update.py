@@ -82,7 +82,9 @@ class InstalledCode:
             with TextIOWrapper(open_regular(path), encoding="utf-8") as file:
                 return file.read(_LARGEST)
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: the file must be readable", type(error).__name__, "compile anew") from error
+            raise UsageError(
+                f"{path}: the file must be readable", type(error).__name__, "compile the model again"
+            ) from error
 
 
 def _layer_difference(old_report: str, new_report: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic writing of the generated folder and of single files; a folder with files of other origin is never replaced.
+"""Atomic writing of the generated folder and of single files; the user's files in a folder are kept.
 
 Links are followed: their targets are replaced, and the links stay. A replaced file keeps its permissions.
 """
@@ -16,69 +16,96 @@ from typing import IO
 
 from mcugen.codegen.atomic import put_file, put_folder, restore, staging, write_synced
 from mcugen.codegen.bundle import Bundle
+from mcugen.codegen.install import MANIFEST, Files, holds_only_unedited, install, manifest
 from mcugen.core.errors import OutputError, UsageError
-from mcugen.core.resources import runtime_headers
-
-_SELFTEST = "_selftest.c"
-_SHARED_KERNELS = "_kernels.c"
-_OWN = (
-    *(
-        *("{}.h", "{}.c", "{}_kernels.h", "{}_weights.h", "{}_weights.c", "{}_weights.bin", "{}_memory.ld"),
-        *("{}_selftest.c", "{}_validate.c", "{}_validate.h", "{}_input.c", "{}_input.h"),
-    ),
-    *("{}_kernels.c", "{}_report.json", "mcugen.{}.pdsc"),
-)
-"""Patterns of the file names of a model or a firmware."""
 
 
-def write_folder(bundle: Bundle, folder: Path) -> Path:
-    """Replace `folder` by the bundle's files atomically: readers see the old or the new folder, never a mixture.
+def write_folder(bundle: Bundle, folder: Path, *, force: bool = False) -> Path:
+    """Write the bundle's files to a folder.
+
+    A folder without files of other origin is replaced atomically: readers see the old or the new folder, never a
+    mixture. In another folder, file by file is replaced, and the user's files stay.
+
+    Args:
+        bundle: The files.
+        folder: The folder, which may exist.
+        force: Whether files that were edited, or that mcugen did not write, are overwritten.
+
+    Returns:
+        The folder.
 
     Raises:
-        OutputError: The folder cannot be written.
-        UsageError: Something is there that mcugen did not write.
+        OutputError: The folder cannot be written; or, without `force`, a file to write was edited or is of other
+            origin. The folder is then unchanged.
+        UsageError: The path is no folder, or the working directory.
+    """
+    target = _require_folder(folder)
+    files: Files = {**bundle.files, **bundle.blobs}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with staging(target.parent) as fresh:
+            restore(target)
+            is_ours = holds_only_unedited(target, files, bundle.name, folder, force=force)
+            if is_ours:
+                _fill(fresh, files, bundle.name, target)
+                put_folder(fresh, target)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    if not is_ours:
+        install(files, folder, bundle.name, force=force, any_package=True)
+    return folder
+
+
+def _require_folder(folder: Path) -> Path:
+    """Return the path of a folder without links.
+
+    Raises:
+        UsageError: The path is no folder, or the working directory.
     """
     target = Path(os.path.realpath(folder))
     if target in (Path.cwd(), target.parent):
         place = "the working directory" if target == Path.cwd() else "the root of all folders"
         raise UsageError(f"{folder}: the output must be a folder of its own", place, "name one in it")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with staging(target.parent) as fresh:
-            restore(target)
-            _require_own(target, folder)
-            _fill(fresh, bundle, target)
-            put_folder(fresh, target)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    return folder
-
-
-def _require_own(target: Path, folder: Path) -> None:
-    """Raise UsageError if the target is not a folder, or has files that mcugen did not write."""
     if target.exists() and not target.is_dir():
         raise UsageError(f"{folder}: the output must be a folder", _kind(target), "choose another name with -o")
-    foreign = _foreign(target) if target.is_dir() else []
-    if foreign:
-        rule = f"{folder}: an existing folder is replaced only if mcugen wrote it"
-        raise UsageError(rule, f"'{foreign[0]}' in it", "choose another with -o")
+    return target
 
 
-def _foreign(folder: Path) -> list[str]:
-    """Return the names in a folder that mcugen did not write: neither common files nor files of a model there."""
-    names = sorted(path.name for path in folder.iterdir())
-    marks = (_SELFTEST, _SHARED_KERNELS)
-    models = [name.removesuffix(mark) for mark in marks for name in names if name.endswith(mark)]
-    own = {file.format(model) for model in models for file in _OWN}
-    own |= {"CMakeLists.txt", *runtime_headers()} if models else set()
-    return [name for name in names if name not in own]
+def check_folder(folder: Path) -> None:
+    """Check that `write_folder` can write to a folder, before any long work.
+
+    Raises:
+        OutputError: The folder cannot be written.
+        UsageError: The path is no folder, or the working directory.
+    """
+    try:
+        check_writable(_require_folder(folder).parent)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
 
 
-def _fill(fresh: Path, bundle: Bundle, target: Path) -> None:
-    """Write the files; the folder gets the permissions of `target` if that exists."""
+def check_writable(folder: Path) -> None:
+    """Check that files can be written to a folder that exists, or that can be created.
+
+    Raises:
+        OutputError: The folder, or the nearest existing one above it, is no folder or cannot be written.
+    """
+    existing = folder
+    while not (existing.exists() or existing == existing.parent):
+        existing = existing.parent
+    rule = f"{folder}: the output must be writable"
+    if not existing.is_dir():
+        raise OutputError(rule, f"'{existing}' is {_kind(existing)}", "give --output FOLDER for another folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        remedy = "check its permissions, or give --output FOLDER for another folder"
+        raise OutputError(rule, f"no permission to write to '{existing}'", remedy)
+
+
+def _fill(fresh: Path, files: Files, package: str, target: Path) -> None:
+    """Write the files and their manifest; the folder gets the permissions of `target` if that exists."""
     fresh.mkdir()
-    texts = {name: text.encode() for name, text in bundle.files.items()}
-    for name, data in sorted({**texts, **bundle.blobs}.items()):
+    for name, content in sorted({**files, MANIFEST: manifest(files, package)}.items()):
+        data = content.encode() if isinstance(content, str) else content
         write_synced(fresh / name, partial(_write, data))
     if target.is_dir():
         fresh.chmod(stat.S_IMODE(target.stat().st_mode))

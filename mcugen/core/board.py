@@ -18,8 +18,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
+from mcugen.core.board_names import BoardNames, part_pattern
 from mcugen.core.errors import UsageError, shortened
 from mcugen.core.limits import MAX_BOARD_BYTES, read_bounded
+from mcugen.core.nearest import folded
 from mcugen.core.resources import resource_dir
 
 _T = TypeVar("_T")
@@ -35,7 +37,7 @@ FEATURES = frozenset({"thumb1", "thumb2", "rv32", "dsp", "fpu", "fpu64", "mve", 
 _REQUIRES = {"fpu64": "fpu", "mve": "dsp", "mve_float": "mve"}
 _MEMORY_KINDS = ("ram", "flash")
 _PARALLEL_KEYS = ("burst_wait_states", "clock_hz")
-_OWN = ("abstract", "kits")
+_OWN = ("abstract", "kits", "parts")
 _LONGEST_LINE, _LARGEST_CACHE = 256, 1 << 24
 """Largest cache line and largest cache in bytes: far beyond existing chips."""
 _WORD = 4
@@ -329,6 +331,8 @@ class Board:
     """Measured cycles of the CPU core divided by the cycles of its timing model (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
     """Names of development kits with this board, as printed on their boxes; each is also a name of the board."""
+    parts: tuple[str, ...] = ()
+    """Part numbers of the chip, with wildcards (mcugen.core.board_names); each is also a name of the board."""
     frameworks: Frameworks = Frameworks()
     """Names of the board in embedded frameworks; none of them if the board file does not say."""
     dma_reads: tuple[str, ...] = ()
@@ -471,19 +475,29 @@ def board_names() -> list[str]:
     return [name for name, table in _files_of_ours().items() if not table.get("abstract", False)]
 
 
-def kit_names() -> dict[str, str]:
-    """Return the name of the board of each development kit, by the name of the kit."""
-    return {kit: name for name, table in _files_of_ours().items() for kit in table.get("kits", ())}
-
-
 @functools.cache
 def _files_of_ours() -> dict[str, dict[str, Any]]:
     """Return the contents of all board files of mcugen, by name. Cached, as each lookup of a kit needs all of them."""
     return {path.stem: _read_toml(path) for path in sorted(resource_dir("boards").glob("*.toml"))}
 
 
+@functools.cache
+def _names_of_ours() -> BoardNames:
+    return BoardNames(_files_of_ours())
+
+
+def is_like(board: Board, text: str) -> bool:
+    """Return whether a name, part number, CPU or the description of a board contains a text, or a text is a name of it.
+
+    Case and separators do not matter.
+    """
+    own = (board.name, board.cpu, *board.kits, *board.parts, board.description)
+    is_part = any(part_pattern(part).fullmatch(folded(text)) for part in board.parts)
+    return is_part or folded(text) in folded(" ".join(own))
+
+
 def load_board(name_or_path: str) -> Board:
-    """Load a board by its name, the name of a development kit, or the path of a TOML file.
+    """Load a board by its name, the name of a kit, the part number of its chip, or the path of a TOML file.
 
     Raises:
         UsageError: There is no such board, or a field of the file is wrong.
@@ -497,7 +511,7 @@ def _parse_board(path: Path, table: Mapping[str, Any]) -> Board:
     if fields.flag("abstract"):
         raise UsageError(
             f"'{path.stem}' is a CPU that boards inherit from, not a board",
-            remedy=_nearest("", board_names()),
+            remedy=f"choose a board of `mcugen boards --like {path.stem}`",
         )
     board = _board(path.stem, fields)
     fields.finish()
@@ -507,24 +521,9 @@ def _parse_board(path: Path, table: Mapping[str, Any]) -> Board:
 def _board_file(name_or_path: str) -> Path:
     if name_or_path.endswith(".toml"):
         return Path(name_or_path)
-    name = shortened(name_or_path, _LONGEST_NAME)
-    path = resource_dir("boards") / f"{name}.toml"
-    if path.parent == resource_dir("boards") and path.is_file():
-        return path
-    known = {_folded(known): known for known in (*board_names(), *kit_names())}
-    if _folded(name) in known:
-        return _file_of(known[_folded(name)])
-    near = [known[match] for match in difflib.get_close_matches(_folded(name), known, n=3, cutoff=0.5)]
-    raise UsageError("the board must exist", f"'{name_or_path}'", "one of " + ", ".join(near or board_names()))
-
-
-def _folded(name: str) -> str:
-    """Return a name without case and separators, for comparison."""
-    return name.lower().translate(dict.fromkeys(map(ord, "-_. ")))
-
-
-def _file_of(name: str) -> Path:
-    return resource_dir("boards") / f"{kit_names().get(name, name)}.toml"
+    name, folder = shortened(name_or_path, _LONGEST_NAME), resource_dir("boards")
+    path = folder / f"{name}.toml"
+    return path if path.parent == folder and path.is_file() else folder / f"{_names_of_ours().find(name)}.toml"
 
 
 def _nearest(name: str, names: list[str]) -> str:
@@ -533,7 +532,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def _inherited(path: Path, heirs: tuple[Path, ...]) -> dict[str, Any]:
-    """Return the file's keys merged over those of the file it inherits from, without `abstract` and `kits`."""
+    """Return the file's keys merged over those of the file it inherits from, without those of _OWN."""
     if path in heirs:
         raise UsageError(f"{path.name}: 'inherits' must not go in circles", " -> ".join(p.stem for p in heirs))
     own = _read_toml(path)
@@ -748,6 +747,7 @@ def _board(name: str, fields: _Fields) -> Board:
         cores=_cores(fields, cpu, clock_hz),
         core_factor=fields.positive("core_factor") if "core_factor" in fields else 1.0,
         kits=fields.texts("kits", ()),
+        parts=fields.texts("parts", ()),
         frameworks=_frameworks(fields),
         dma_reads=_dma_reads(fields, names),
         sources=fields.texts("sources", ()),

@@ -64,12 +64,16 @@ class CompiledModel:
         """Return the C files; they are rendered on first use, since a comparison of models does not need them."""
         return self.given_bundle or render(self.draft)
 
-    def write(self, folder: str | Path) -> Path:
+    def write(self, folder: str | Path, *, force: bool = False) -> Path:
         """Write the C files to a folder and return its path.
 
-        An earlier result in the folder is replaced completely or, if writing fails, left untouched.
+        An earlier result in the folder is replaced completely or, if writing fails, left untouched. Other files stay.
+
+        Args:
+            folder: The folder.
+            force: Whether files that were edited, or that mcugen did not write, are overwritten.
         """
-        return write_folder(self.bundle, Path(folder))
+        return write_folder(self.bundle, Path(folder), force=force)
 
     def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False) -> dict[str, Array]:
         """Run the generated code on several samples, and return its outputs by name.

@@ -61,7 +61,7 @@ def _notes_of_nan(graph: Graph) -> list[str]:
     nan_names = [name for name, data in constants.items() if data.dtype.kind == "f" and np.isnan(data).any()]
     if not nan_names:
         return []
-    return [f"constants hold NaN, and so may all results: {_listed(nan_names)}; train or export the model again"]
+    return [f"constants hold NaN, so results may be NaN too: {_listed(nan_names)}; train or export the model again"]
 
 
 def _notes_of_float_weights(graph: Graph) -> list[str]:
@@ -137,7 +137,7 @@ def _notes_of_copies_ahead(results: CompilationResults) -> list[str]:
     copies = results.search.fit.chosen.copies
     gains = [gain for gain in copies.gains if gain.copy.beside is not None] if copies else []
     if not gains:
-        return ["--copy-ahead: no copy pays that goes on while a layer runs"]
+        return ["--copy-ahead: copying weights while a layer runs saves no time"]
     nbytes = sum(gain.copy.constant.nbytes for gain in gains)
     hidden = f"hides about {round(sum(gain.hidden for gain in gains)):,} cycles of reading"
     summary = f"{len(gains)} copies of weights, {nbytes:,} bytes, go on while other layers run, which {hidden}"

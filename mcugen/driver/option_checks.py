@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mcugen.codegen.memory import WeightsFile
 from mcugen.core.board import Board
-from mcugen.core.errors import UsageError
+from mcugen.core.errors import UsageError, shortened
+from mcugen.core.nearest import nearest_spelling
 from mcugen.core.options import (
     AUTO_PLACE,
     FAMILIES,
@@ -28,6 +30,7 @@ from mcugen.driver.variants import check_ranges
 from mcugen.kernels.families import load_families
 from mcugen.memory.place import check_places, memory_of_weights
 from mcugen.pipelines import parse_pipeline, read_pipeline
+from mcugen.reporting.kernels import declared_kernels
 from mcugen.search.objective import Budget
 
 
@@ -66,7 +69,7 @@ def check_teaching(teaching: Teaching, options: CompileOptions) -> None:
         UsageError: If no part of the model is trained on the device, or if the learning rate is not positive.
     """
     if options.training is None:
-        raise UsageError("--lesson is for models that learn", "no --train", "say what is trained: --train last:1")
+        raise UsageError("--lesson is for models that learn", "no --train", "name the trained layers: --train last:1")
     if not 0 < teaching.rate < float("inf"):
         raise UsageError("--rate must be a positive number", str(teaching.rate))
 
@@ -103,6 +106,8 @@ def _check_values(options: CompileOptions) -> None:
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
     load_families(options.family)
+    if options.kernels and not options.plugins:  # The kernels of a plug-in are known once it has run.
+        _check_kernels(options.kernels)
     Budget.of(options)
     check_ranges(options.ranges)
     if options.input_pipeline:
@@ -113,6 +118,16 @@ def _check_values(options: CompileOptions) -> None:
         raise UsageError("a version is for an updatable file of weights", "--weights-version", "give --updatable")
     if options.tune < 0:
         raise UsageError("--tune must be a number of kernels", str(options.tune), "e.g. --tune 4")
+
+
+def _check_kernels(names: Sequence[str]) -> None:
+    """Raise UsageError if a name is not that of a kernel."""
+    known = [kernel.name for kernel in declared_kernels()]
+    for name in names:
+        if name not in known:
+            near = nearest_spelling(name, known)
+            remedy = f"one of: {near}" if near else "docs/kernels.md lists all kernels"
+            raise UsageError("--kernel must name a kernel", f"'{shortened(name, 200)}'", remedy)
 
 
 def _check_cores(options: CompileOptions, board: Board) -> None:
@@ -127,7 +142,7 @@ def _check_cores(options: CompileOptions, board: Board) -> None:
 def _check_training(training: Training) -> None:
     """Raise UsageError for a wrong choice of what learns, and how."""
     if training.layers.endswith(".npz"):
-        rule, remedy = "--train says what is trained, --lesson by which samples", "--train auto --lesson"
+        rule, remedy = "--train names the layers to train, --lesson the samples", "--train auto --lesson"
         raise UsageError(rule, f"'{training.layers}'", f"{remedy} {shlex.quote(training.layers)}")
     choices = (
         ("loss", training.loss, LOSS_NAMES),
@@ -141,7 +156,7 @@ def _check_training(training: Training) -> None:
     if training.is_head and training != Training(training.layers):
         problem = f"--loss {training.loss} --optimizer {training.optimizer} --batch {training.batch}"
         problem += f" --statistics {training.statistics}"
-        raise UsageError(f"--train {training.layers} has its own way to learn", problem, "leave these out")
+        raise UsageError(f"--train {training.layers} has its own way to learn", problem, "leave these options out")
     if training.precision == "int8" and training.optimizer not in INTEGER_OPTIMIZER_NAMES:
         rule = (
             f"--train-weights int8 learns by {' or '.join(INTEGER_OPTIMIZER_NAMES)}: others remember averages of reals"
@@ -154,7 +169,9 @@ def _check_places(options: CompileOptions, board: Board) -> None:
     places, file = options.place, WeightsFile.requested(options)
     check_places(board, places)
     if file is not None and (places.hot or memory_of_weights(board, places).kind == "ram"):
-        raise UsageError("a file of weights is read where it lies", f"{file.option} and copies to RAM", "leave one out")
+        raise UsageError(
+            "a file of weights cannot be copied to RAM", f"{file.option} and copies to RAM", "leave one out"
+        )
     if options.cores > 1 and len(places.arena) == 1 and AUTO_PLACE not in places.arena:
         board.seen_by_second_core(board.memory(places.arena[0]))
 
@@ -162,10 +179,10 @@ def _check_places(options: CompileOptions, board: Board) -> None:
 def _check_tools(options: CompileOptions, board: Board) -> None:
     """Raise UsageError if an option needs a compiler or a simulation that the board does not have."""
     if options.stack_bound and not board.qemu:
-        raise UsageError("--stack-bound reads what a board's compiler makes", f"board '{board.name}'", "give another")
+        raise UsageError("--stack-bound needs the compiler of a board", f"board '{board.name}'", "give another path")
     if options.tune:
         from mcugen.simulation.timings import TIMINGS
 
         if not board.qemu or board.core not in TIMINGS:
             problem = f"no timing of a {board.core}" if board.qemu else f"board '{board.name}' is not simulated"
-            raise UsageError("--tune needs the time that kernels take on the board", problem, "use another board")
+            raise UsageError("--tune needs a timing model of the board", problem, "use another board")

@@ -96,7 +96,7 @@ CONFLICTS = (
     Conflict("--self-test", (FILE, "--stream-input", "--train", RANGES),
              "--self-test flips constants of the code, which runs on this computer"),
     Conflict("--plausible", (RANGES,), "--plausible is for outputs of one size"),
-    Conflict("--input-pipeline", ("--stream-input",), "an input that is made of raw data lies in memory"),
+    Conflict("--input-pipeline", ("--stream-input",), "an input that is made of raw data must lie in memory"),
     Conflict("--tune", ("--cores", "--train", "--kernels", "--weights-reader", "--copy-ahead", "--stream-input",
                         DEADLINE, RANGES),
              "--tune measures one kernel after the other"),

@@ -22,8 +22,8 @@ class Quantizing:
     """Settings to quantize a float model, if it is quantized at all.
 
     Attributes:
-        precision: One of PRECISIONS or FOUR_BIT_GROUP_SIZES, or MIXED. "" stands for int8 if there are samples of any kind, else
-            for float32.
+        precision: One of PRECISIONS or FOUR_BIT_GROUP_SIZES, or MIXED. "" stands for int8 if there are samples of any
+            kind, else for float32.
         calibration: The samples to quantize with: a file, a folder, or arrays by input name.
         profile: File of statistics that earlier samples gave (`mcugen profile`), in place of samples.
         preprocess: What is applied to each sample first (see mcugen.evaluation.preprocess).
@@ -59,7 +59,7 @@ class Quantizing:
             raise UsageError("quantization needs samples of the model's inputs", "none", remedy)
         if real and self.synthetic:
             problem = f"--synthetic {self.synthetic} and --{'profile' if self.calibration is None else 'calibration'}"
-            raise UsageError("synthetic samples are for models without data", problem, "leave out --synthetic")
+            raise UsageError("--synthetic replaces samples", problem, "leave out --synthetic")
 
     @property
     def is_wanted(self) -> bool:

@@ -94,7 +94,7 @@ def mean_average_precision(outputs: Sequence[Outputs], truth: Array, thresholds:
     detections = [detected_boxes(sample) for sample in outputs]
     classes = sorted({int(row[0]) for sample in truth for row in sample if row[0] >= 0})
     if not classes:
-        raise UsageError("mAP needs objects", "labels without any")
+        raise UsageError("mAP needs labels with objects", "none")
     return float(np.mean([_class_precision(detections, truth, number, thresholds) for number in classes]))
 
 

@@ -71,7 +71,7 @@ def _of_input(name: str, samples: Sequence[Sample], low: float, high: float) -> 
     share = float(((values < low - margin) | (values > high + margin)).mean())
     lowest, highest = float(values.min()), float(values.max())
     reach = f"they reach from {lowest:.4g} to {highest:.4g}, the calibrated range is {low:.4g} to {high:.4g}"
-    remedy = "prepare both sets alike (--preprocess, --pixel-scale), or calibrate by samples like these"
+    remedy = "prepare both sets alike (--preprocess, --pixel-scale), or calibrate with samples like these"
     if share >= OUTSIDE_SHARE:
         what = f"{100 * share:.1f} % of the elements of '{name}' in the evaluation samples lie outside the range"
         yield f"{what} that it was calibrated for, where integers saturate: {reach}; {remedy}"

@@ -248,7 +248,7 @@ def labels_of(path: Path, arrays: Mapping[str, Array], raw: Sequence[Mapping[str
         return stored.astype(np.float64)
     if stored.dtype.kind not in "iu" or not stored.ndim or len(stored) != count or _is_one_hot(stored):
         rule = f"{path}: '{key}' must hold one class number a sample, or one a position of it"
-        raise UsageError(rule, sizes, "store integers; of one row for each class the index: labels.argmax(1)")
+        raise UsageError(rule, sizes, "store integers; for one-hot labels: labels.argmax(1)")
     if stored.size > count:
         return stored
     labels = stored.reshape(-1)

@@ -106,8 +106,8 @@ class Explored:
             problem = (
                 refusals[0] if refusals else ", ".join(dict.fromkeys(w for o in self.outcomes for w in self.missed(o)))
             )
-            remedy = "ask for less, or add boards, precisions or goals"
-            raise ConstraintError("some combination must meet the demands", f"none: {problem}", remedy)
+            remedy = "relax a limit, or add boards, precisions or goals"
+            raise ConstraintError("a combination must meet all limits", f"none: {problem}", remedy)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON: the points in order, with figures and whether they are on the Pareto front."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from mcugen.codegen.install import Files
 from mcugen.codegen.render import PLACEHOLDER_URL
-from mcugen.export.declaration import Files, Format
+from mcugen.export.declaration import Format
 
 if TYPE_CHECKING:
     from mcugen.export.package import Package

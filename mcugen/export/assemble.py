@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from mcugen.codegen.install import Files
 from mcugen.core.errors import UsageError
-from mcugen.export.declaration import Files, Format
+from mcugen.export.declaration import Format
 from mcugen.export.package import Package
 from mcugen.export.zipped import zip_files
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcugen.export.declaration import Files, Format
+from mcugen.codegen.install import Files
+from mcugen.export.declaration import Format
 
 if TYPE_CHECKING:
     from mcugen.export.package import Package

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mcugen.codegen.install import Files
+
 if TYPE_CHECKING:
     from mcugen.core.board import Board
     from mcugen.export.package import Package
-
-Files = Mapping[str, str | bytes]
-"""Files of a package: text or bytes by path in the package, with slashes."""
 
 
 def no_files(package: Package) -> Files:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mcugen.core.board import Board
 from mcugen.export.build_systems import cmake_library
-from mcugen.export.declaration import Files, Format
+from mcugen.codegen.install import Files
+from mcugen.export.declaration import Format
 from mcugen.simulation.toolchain import RISCV
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from mcugen.codegen.install import Files
 from mcugen.core.board import Board
 from mcugen.export.build_systems import MAKE
-from mcugen.export.declaration import Files, Format
+from mcugen.export.declaration import Format
 from mcugen.export.packs import PACK_NAME, pack_archive, pack_component
 
 if TYPE_CHECKING:

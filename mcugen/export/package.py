@@ -12,6 +12,7 @@ from pathlib import Path
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.environment import environment
 from mcugen.codegen.identifiers import comment
+from mcugen.codegen.install import MANIFEST
 from mcugen.codegen.libraries import Library
 from mcugen.core.board import Board, Frameworks
 from mcugen.core.errors import UsageError, shortened
@@ -19,7 +20,6 @@ from mcugen.core.options import CompileOptions
 from mcugen.core.resources import resource_dir
 from mcugen.core.version import __version__
 from mcugen.driver.compiled import CompiledModel
-from mcugen.export.install import MANIFEST
 from mcugen.simulation.toolchain import ARM, RISCV
 
 _PLAIN_FLAG = re.compile(r"[-\w=+.,/]+", re.ASCII)

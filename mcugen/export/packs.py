@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.dom import minidom
 
-from mcugen.export.declaration import Files, Format
+from mcugen.codegen.install import Files
+from mcugen.export.declaration import Format
 from mcugen.export.zipped import zip_files
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcugen.codegen.install import InstallResult, install
 from mcugen.codegen.render import PLACEHOLDER_URL
 from mcugen.core.board import Board
 from mcugen.core.errors import UsageError, listed
@@ -16,7 +17,6 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.export.assemble import package_archive, package_files, require_archive
 from mcugen.export.declaration import Format
 from mcugen.export.formats import FORMATS, require_supported
-from mcugen.export.install import InstallResult, install
 from mcugen.export.package import Package, check_package
 from mcugen.reporting.figures import Report
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import zipfile
 
-from mcugen.export.declaration import Files
+from mcugen.codegen.install import Files
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest date of a zipped file."""

@@ -505,7 +505,7 @@ def _require(requested: Collection[str], known: set[str]) -> None:
     missing = sorted(set(requested) - known)
     if missing:
         offered = f"one of: {', '.join(sorted(known))}" if known else "this model has no layer with a choice"
-        raise UsageError("a wanted kernel must fit some layer", ", ".join(missing), offered)
+        raise UsageError("the kernel of --kernel must suit a layer of the model", ", ".join(missing), offered)
 
 
 @dataclass(frozen=True)

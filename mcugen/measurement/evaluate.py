@@ -124,7 +124,7 @@ def step_cycles(
     figures = simulate(bundle, board, stored, per_layer=True, cycles=True, setup=setup).cycles
     if figures is None or figures.layers is None:
         reason = figures.note if figures else f"board '{board.name}' is not simulated"
-        raise UsageError("the cycles of steps need the time that code takes on the board", reason, "use another board")
+        raise UsageError("--max-step-cycles needs a timing model of the board", reason, "use another board")
     return figures.layers
 
 
@@ -241,7 +241,7 @@ def _with_input(report: Report, compiled: CompiledModel, stored: Sequence[Sample
     for number, (sample, crc) in enumerate(zip(stored, run.crcs, strict=True)):
         if zlib.crc32(np.ascontiguousarray(sample[port.name]).tobytes()) != crc:
             problem = f"another input for sample {number}"
-            raise VerificationError("the generated pipeline must give the bits that numpy gives", problem)
+            raise VerificationError("the generated pipeline must give the same bits as numpy", problem)
     figures = replace(figures, instructions=run.input_instructions, verified=len(stored))
     total = None if ram.total is None else ram.total + figures.state
     return replace(report, input_pipeline=figures, ram=replace(ram, total=total))

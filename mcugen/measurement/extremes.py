@@ -41,7 +41,7 @@ def extreme_inputs(endpoint: Endpoint) -> list[Array]:
 def require_simulated(board: Board) -> None:
     """Raise UsageError if no simulator counts instructions for the board."""
     if not board.qemu:
-        rule, remedy = "--extreme-inputs counts instructions in the simulator", "take another board"
+        rule, remedy = "--extreme-inputs needs the simulator", "use another board"
         raise UsageError(rule, f"board '{board.name}' is not simulated", remedy)
 
 

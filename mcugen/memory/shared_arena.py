@@ -68,4 +68,6 @@ def verify_shared_arena(shared_arena: SharedArena, sizes: Sequence[int], exclusi
 
 
 def _fail(fault: str) -> None:
-    raise VerificationError("the shared arena must keep what runs together apart", fault, "report this as a bug")
+    raise VerificationError(
+        "in the shared arena, tensors that are in use together must not overlap", fault, "report this as a bug"
+    )

@@ -32,6 +32,8 @@ class Option:
         field: Class and field that the option sets, such as "CompileOptions.max_ram"; in
             "CompileOptions.training.loss" it is part of a field. Empty for an option that its command reads itself.
         panel: Title of the group that the option is in. Options without a group are needed most, and come first.
+        common: Commands whose --help shows the option; --help-all shows all options. By default the commands of an
+            option without a group, and no command of an option in a group.
         default: Value if the option is absent, or REQUIRED. None stands for False of a flag and "" of a text.
         parse: Function from the flag (for messages) and the value to the value of the field.
         choices: Values that the shell completes, or a function that returns them.
@@ -52,6 +54,7 @@ class Option:
     field: str = ""
     panel: str = ""
     _: KW_ONLY
+    common: tuple[str, ...] | None = None
     default: Any = None
     parse: Callable[[str, Any], Any] | None = None
     choices: Iterable[str] | Callable[[], Iterable[str]] = ()
@@ -99,6 +102,10 @@ class Option:
         """Return the type of the value; list for an option that may be repeated."""
         base: type[Any] = get_origin(self.kind) or self.kind
         return base
+
+    def is_common(self, command: str) -> bool:
+        """Return whether the short help of a command shows the option."""
+        return command in (self.commands if self.common is None and not self.panel else self.common or ())
 
     @property
     def is_in_settings(self) -> bool:

@@ -56,6 +56,15 @@ QUIET = (*JSON, "run", "profile", "calibrate-board", "view", "diff")
 TABLES = ("report", "explore", "link", "inspect", "validate", "diff")
 """Commands that have --wide, as they print tables that may be wider than a terminal."""
 
+MAX_COMMON_OPTIONS = 10
+"""Largest number of options in the short help of a command, besides --help."""
+
+
+def _except(commands: tuple[str, ...], *others: str) -> tuple[str, ...]:
+    """Return the commands without some others."""
+    return tuple(command for command in commands if command not in others)
+
+
 READING, QUANTIZATION, SAMPLES = "How the model is read", "Quantization", "Samples"
 """Titles of panels of options in --help: import, quantization, and evaluation samples."""
 MEMORY, APART, TIME = "Memory", "Weights apart from the code", "Time"
@@ -65,7 +74,9 @@ LEARNING, CODE_FUNCTIONS, SAFETY = "Learning on the device", "What the code offe
 KERNELS, PARALLEL_WORK, DEVELOPERS = "Kernels", "Computers", "For developers"
 """Titles of panels of options in --help: choice of kernels, parallel work, and debugging."""
 
-_BOARD = "a name of `mcugen boards`, or a .toml file"
+_LIMITED = ("init", "compile", "report")
+"""Commands whose short help shows the limits of memory."""
+_BOARD = "a name or part number of `mcugen boards`, or a .toml file"
 _HEADERS, _ARCHIVE = LIBRARIES[CMSIS_NN].options
 _HEADERS_VARIABLE, _ARCHIVE_VARIABLE = LIBRARIES[CMSIS_NN].variables
 
@@ -73,7 +84,7 @@ _HEADERS_VARIABLE, _ARCHIVE_VARIABLE = LIBRARIES[CMSIS_NN].variables
 # A row has name, type, help; commands, field, group; and what is particular.
 OPTIONS = (
     Option("--validation", bool, "add the firmware's part of `mcugen validate` (docs/how-to/validate.md)",
-           ("compile",), "CompileOptions.validation", by_hand=True),
+           ("compile",), "CompileOptions.validation", common=(), by_hand=True),
     Option("--dim", list[str], "fix a symbolic dimension: N=1; or give the range of its sizes at run time: T=1..64",
            READ, "CompileOptions.dims", READING, parse=values.dims, from_python=values.texts_of_ranges),
     Option("--bind", list[str], "fix an input at compile time: NAME=[1, 2] or NAME=file.npy",
@@ -93,7 +104,8 @@ OPTIONS = (
     Option("--float16-weights", bool, "round weights of float layers to 16 bits, which halves their flash",
            RUN, "CompileOptions.float16_weights", QUANTIZATION),
     Option("--optimize", str, f"goal of the optimization: {', '.join(GOALS)}; with --cores 2 also {THROUGHPUT}",
-           (*RUN, "quantize"), "CompileOptions.optimize", default=GOALS[0], choices=(*GOALS, THROUGHPUT)),
+           (*RUN, "quantize"), "CompileOptions.optimize", common=(*_except(RUN, "validate", "explore"), "quantize"),
+           default=GOALS[0], choices=(*GOALS, THROUGHPUT)),
     Option("--kernels", str, "family of kernels: {choices} (docs/how-to/cmsis_nn.md)",
            RUN, "CompileOptions.family", KERNELS, default=OWN, choices=FAMILIES),
     Option("--kernel", list[str], "use this kernel wherever it fits, instead of the kernel that serves the goal",
@@ -105,11 +117,11 @@ OPTIONS = (
            "use buffers of yours for inputs and outputs, so that they take no memory of the arena",
            RUN, "CompileOptions.external_io", MEMORY),
     Option("--max-ram", str, "largest number of bytes of RAM: 20000, or 20KB",
-           RUN, "CompileOptions.max_ram", MEMORY, parse=values.size),
+           RUN, "CompileOptions.max_ram", MEMORY, common=_LIMITED, parse=values.size),
     Option("--max-flash", str, "largest number of bytes of flash, weights and code: 100000, or 100KB",
-           RUN, "CompileOptions.max_flash", MEMORY, parse=values.size),
+           RUN, "CompileOptions.max_flash", MEMORY, common=_LIMITED, parse=values.size),
     Option("--max-latency", str, "longest time of a call on the board: 20ms (docs/how-to/memory.md)",
-           RUN, "CompileOptions.max_latency", TIME, parse=values.seconds),
+           RUN, "CompileOptions.max_latency", TIME, common=("explore",), parse=values.seconds),
     Option("--max-cycles", str, "largest number of estimated cycles of a call: 1500000",
            RUN, "CompileOptions.max_cycles", TIME, parse=values.cycles),
     Option("--tune", int,
@@ -163,7 +175,8 @@ OPTIONS = (
            RUN, "CompileOptions.training.optimizer", LEARNING, default=OPTIMIZER_NAMES[0], choices=OPTIMIZER_NAMES),
     Option("--train-weights", str,
            "type of trained weights: float32, int8 (not with adam), or auto: int8 if float32 does not fit",
-           RUN, "CompileOptions.training.precision", LEARNING, default=TRAINED_PRECISIONS[0], choices=TRAINED_PRECISIONS),
+           RUN, "CompileOptions.training.precision", LEARNING,
+           default=TRAINED_PRECISIONS[0], choices=TRAINED_PRECISIONS),
     Option("--statistics", str,
            "means and variances of batch normalization behind the first trained layer: frozen, or updated by samples",
            RUN, "CompileOptions.training.statistics", LEARNING, default=STATISTICS_MODES[0], choices=STATISTICS_MODES),
@@ -221,7 +234,7 @@ OPTIONS = (
            QUANTIZE, "Quantizing.layers", QUANTIZATION, parse=values.layers, from_python=values.texts_of_pairs),
 
     Option("--data", Path, "evaluation samples, .npz; labels in `labels` or `y`, or boxes in `boxes`",
-           QUANTIZE, "Judging.data", from_python=values.samples),
+           QUANTIZE, "Judging.data", common=_except(QUANTIZE, "inspect"), from_python=values.samples),
     Option("--pixel-scale", float, "factor from `x_uint8` samples to a float input",
            (*QUANTIZE, "profile"), "Judging.pixel_scale", SAMPLES, default=1.0),
     Option("--metric", str,
@@ -250,6 +263,9 @@ OPTIONS = (
     Option("--quiet -q", bool, "print no progress and no summary", QUIET, "OutputOptions.quiet"),
     Option("--json", str, "write the report as JSON to a file, or - for stdout", JSON, "OutputOptions.json_"),
     Option("--wide", bool, "print all columns of tables, however wide the terminal is", TABLES, "OutputOptions.wide"),
+    Option("--quiet -q", bool, "print no progress and no summary", QUIET, "OutputOptions.quiet",
+           common=_except(QUIET, "export", "validate", "inspect")),
+    Option("--json", str, "write the report as JSON to a file, or - for stdout", JSON, "OutputOptions.json_"),
 
     # Options that their commands read themselves.
     Option("--board -b", str, _BOARD, ("compile", "report", "run", "export", "link", "update", "evidence", "validate"),
@@ -267,31 +283,35 @@ OPTIONS = (
     Option("-o --output", Path, "file for the board, .toml", ("calibrate-board",), default=REQUIRED),
     Option("--output -o", Path, "file for the page, .html; by default beside the report", ("view",)),
     Option("--force", bool, "replace an existing file", ("init",)),
-    Option("--force", bool, "overwrite files that were edited, or that mcugen did not write", ("export",)),
+    Option("--force", bool, "overwrite files that were edited, or that mcugen did not write",
+           ("compile", "export", "link"), common=("export",)),
     Option("--format", str, "format of the package: {choices}", ("export",), default=REQUIRED, choices=tuple(FORMATS)),
     Option("--zip", bool, "write one zipped file, if the tool reads such files", ("export",)),
-    Option("--package-version", str, "version of the package: MAJOR.MINOR.PATCH", ("export",), default=__version__),
-    Option("--url", str, "web page of the package, for the metadata of package managers", ("export",), default=""),
+    Option("--package-version", str, "version of the package: MAJOR.MINOR.PATCH", ("export",), common=(),
+           default=__version__),
+    Option("--url", str, "web page of the package, for the metadata of package managers", ("export",), common=(),
+           default=""),
     Option("--exclusive", list[str], "models that are never in use together, and may share memory: A,B", ("link",)),
     Option("--set", list[str],
            "give an option to one model, by its file's name or number: digits:calibration=a.npz, 2:name=words",
            ("link",)),
     Option("--build/--no-build", bool, "measure the flash of the code, if the board's compiler is installed",
-           ("link",), default=True),
+           ("link",), common=(), default=True),
     Option("--for", Path, "folder that `compile --updatable` wrote, as it is in the firmware",
            ("update",), default=REQUIRED),
     Option("--boards", str, "names of `mcugen boards` or .toml files, separated by commas; or all",
            ("explore",), default="all"),
     Option("--min-accuracy", float, "smallest value of the metric", ("explore",)),
-    Option("--max-energy", float, "largest energy of a call, in microjoules", ("explore",)),
+    Option("--max-energy", float, "largest energy of a call, in microjoules", ("explore",), common=()),
     Option("--price", list[str], "price of a board, BOARD=PRICE; by default a smaller board counts as cheaper",
-           ("explore",)),
+           ("explore",), common=()),
     Option("--simulate/--no-simulate", bool, "run combinations under QEMU, or only estimate",
            ("explore",), default=True),
     Option("--most-runs", int, "largest number of combinations to simulate: the most promising ones",
-           ("explore",), default=120, min=1),
-    Option("--cache", Path, "folder of earlier results; by default the user's cache folder (XDG)", ("explore",)),
-    Option("--all", bool, "list all combinations, not only the Pareto front", ("explore",)),
+           ("explore",), common=(), default=120, min=1),
+    Option("--cache", Path, "folder of earlier results; by default the user's cache folder (XDG)", ("explore",),
+           common=()),
+    Option("--all", bool, "list all combinations, not only the Pareto front", ("explore",), common=()),
     Option("--html", Path, "file for a page with linked charts", ("explore",)),
     Option("--dump-after", str, "print the graph after this pass (or `all`) to stderr", ("compile",), panel=DEVELOPERS),
     Option("--time-passes", bool, "print seconds per pass to stderr", ("compile",), panel=DEVELOPERS),
@@ -307,7 +327,7 @@ OPTIONS = (
     Option("--html", Path, "file for the report as one page with charts", ("report",)),
     Option("--ir", Ir, "dump an intermediate representation", ("inspect",)),
     Option("--memory", bool, "print the contents of the arena, layer by layer", ("inspect",)),
-    Option("--svg", Path, "file for a picture of the arena over time, .svg", ("inspect",)),
+    Option("--svg", Path, "file for a picture of the arena over time, .svg", ("inspect",), common=()),
     Option("--html", Path, "file for a page with the graph as given and as compiled, side by side", ("inspect",)),
     Option("--passes", str, "print the effects of these passes, separated by commas", ("inspect",)),
     Option("--search", bool, "print which programs were tried, what they cost, and why one was chosen", ("inspect",)),
@@ -325,10 +345,11 @@ OPTIONS = (
            "port of the board: /dev/ttyACM0, COM3, socket://HOST:PORT, rtt:TARGET, semihosting:TARGET, or simulator",
            ("validate",)),
     Option("--baud", int, "baud rate of a serial port, as in the firmware", ("validate",), default=115_200),
-    Option("--timeout", float, "longest silence of the board, in seconds", ("validate",), default=20.0),
+    Option("--timeout", float, "longest silence of the board, in seconds", ("validate",), common=(), default=20.0),
     Option("--layer-samples", int, "number of samples on which every layer is compared",
-           ("validate",), default=8, min=0),
-    Option("--simulate", bool, "show the simulator's instructions, cycles and stack beside the board's", ("validate",)),
+           ("validate",), common=(), default=8, min=0),
+    Option("--simulate", bool, "show the simulator's instructions, cycles and stack beside the board's", ("validate",),
+           common=()),
     Option("--write", Path, "only write a folder, like `mcugen compile --validation -o`", ("validate",)),
     Option("--runs", Path, "file that the cycles of layers are added to, .json, for calibration", ("validate",)),
     Option("--html", Path, "file for the result as one page", ("validate",)),
@@ -336,8 +357,10 @@ OPTIONS = (
            ("calibrate-board",), default=REQUIRED),
     Option("--model", list[Path], "ONNX file of a measured model", ("calibrate-board",), default=REQUIRED),
     Option("--plugin", list[Path], "Python file with operators of your own", ("operators",)),
-    Option("--like", str, "list only boards with this text in name, CPU, kits or description", ("boards",)),
-    Option("--fits", Path, "list only boards that this model fits, with its estimates on each", ("boards",)),
+    Option("--like", str, "list only boards with this text in name, part number, CPU, kits or description",
+           ("boards",)),
+    Option("--fits", Path, "tell of each board whether this model fits, with the bytes needed and available",
+           ("boards",)),
 )
 """All options of all commands."""
 # fmt: on
@@ -346,6 +369,11 @@ OPTIONS = (
 def find_option(name: str, command: str) -> Option:
     """Return the option of a command by its name without dashes."""
     return next(option for option in OPTIONS if option.name == name and command in option.commands)
+
+
+def option_of_parameter(parameter_name: str, command: str) -> Option:
+    """Return the option of a command by the name of its Python parameter, such as "max_ram"."""
+    return next(option for option in OPTIONS if option.parameter_name == parameter_name and command in option.commands)
 
 
 def options_that_set(target: type, command: str) -> tuple[Option, ...]:

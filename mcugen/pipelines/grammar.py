@@ -78,7 +78,7 @@ def with_preprocessing(text: str, preprocess: str) -> str:
         raise UsageError("samples are prepared by --input-pipeline alone", "--preprocess", remedy)
     for step in steps:
         if step.partition("=")[0].strip() not in _SAME:
-            rule = "what --preprocess does must have a form in C with the same bits"
+            rule = "each step of --preprocess must have a form in C with the same bits"
             remedy = f"leave it out there, and say {step} in the pipeline: it makes samples as the firmware does"
             raise UsageError(rule, f"'{shortened(step, 80)}', which smooths by Pillow's rules", remedy)
     at = parts.index(PREPROCESS)
@@ -111,7 +111,7 @@ def parse_pipeline(text: str) -> Stages:
     if source not in _SOURCES:
         first_part = f"'{shortened(parts[0], 80)}'" if parts else "nothing"
         raise UsageError(
-            "an input pipeline must begin with what comes in", first_part, f"one of: {', '.join(_SOURCES)}"
+            "an input pipeline must begin with the format of the raw data", first_part, f"one of: {', '.join(_SOURCES)}"
         )
     keys, make = _SOURCES[source]
     return make(**_fields(parts, keys))
@@ -133,8 +133,8 @@ def _fields(parts: list[str], keys: Mapping[str, Keyword]) -> dict[str, Any]:
         word, equals, value = (t.strip() for t in part.partition("="))
         known = ", ".join(f"{name}={key.example}" if key.example else name for name, key in keys.items())
         if word == PREPROCESS:
-            rule = f"--input-pipeline: '{PREPROCESS}' must stand once, for what --preprocess says"
-            raise UsageError(rule, "nothing that it stands for", "give --preprocess, or write its steps here")
+            rule = f"--input-pipeline: '{PREPROCESS}' must be given once, with --preprocess"
+            raise UsageError(rule, "no steps of --preprocess", "give --preprocess, or write its steps here")
         if word not in keys or bool(equals) != bool(keys[word].example):
             raise UsageError("--input-pipeline must hold known keys", f"'{shortened(part, 80)}'", f"keys are {known}")
         key = keys[word]

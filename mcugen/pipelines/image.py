@@ -172,7 +172,7 @@ class ImageStages:
         if math.prod(shape) != height * width * self.channels or not known or max(height, width) > MAX_IMAGE_SIDE:
             fault = f"an input of {tuple(shape)} for {self.channels} channel{'s' * (self.channels > 1)}"
             remedy = "say gray or rgb, and resize=WIDTHxHEIGHT, as the model was trained"
-            raise UsageError("an image pipeline must give what the model takes", fault, remedy)
+            raise UsageError("an image pipeline must give the type and shape of the model's input", fault, remedy)
         plane = height * width
         distances = (width, 1, plane) if layout == "chw" else (width * self.channels, self.channels, 1)
         return Picture(height, width, self.channels, distances)
@@ -274,7 +274,7 @@ class ImageStages:
             )
             right, bottom = left + wide, top + high
         if left < 0 or top < 0 or right > width or bottom > height:
-            raise UsageError(f"{place} must be as large as what is cut from it", f"{width} x {height}")
+            raise UsageError(f"{place} must be at least as large as the part that is cut out", f"{width} x {height}")
         return self._decoded(pixels)[top:bottom, left:right]
 
     def _decoded(self, pixels: Array) -> Array:

@@ -159,7 +159,7 @@ class StreamStages:
         if math.prod(shape) != self.frames * self.features:
             fault = f"{self.frames} frames of {self.features} features for an input of {tuple(shape)}"
             raise UsageError(
-                "a pipeline must give as many numbers as the model takes", fault, "see stack, and its features"
+                "a pipeline must give as many numbers as the model's input has", fault, "see stack, and its features"
             )
         if self.bands is not None and not self.filters.weights.any():
             raise UsageError("bands must hold bins of the spectrum", "none does", "give a larger fft, or fewer bands")

@@ -103,11 +103,11 @@ def finetune(
         UsageError: There are too few samples, or the model has states or integer inputs and outputs.
     """
     if quantizer.model.states or quantizer.scheme.integer_io:
-        raise UsageError("fine-tuning is for models of reals without states", "another", "leave out --finetune")
+        raise UsageError("fine-tuning is for float models without states", "another", "leave out --finetune")
     training_samples, held_out = hold_out(quantizer.samples, False)
     if not held_out:
         found_few = f"{len(quantizer.samples)} samples"
-        raise UsageError("fine-tuning needs samples to learn by, and others", found_few, "give 20 or more")
+        raise UsageError("fine-tuning needs samples for training and for evaluation", found_few, "give 20 or more")
     estimate, limit_db = quantization.estimate, SUFFICIENT_SQNR_DB if min_sqnr is None else min_sqnr
     if estimate is not None and (estimate.sqnr_db is None or estimate.sqnr_db >= limit_db):
         note = f"not fine-tuned: {estimate} is enough ({limit_db:g} dB: see --min-sqnr)"

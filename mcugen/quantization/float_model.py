@@ -245,7 +245,9 @@ def _check_same(fused: FloatModel) -> None:
             _largest_difference(expected_output, outputs[name])[0] for outputs in noise
         ):
             reason = f"output '{name}' differs by {worst:.3g} of {magnitude:.3g}"
-            raise VerificationError("the fused model must compute what the model computes", reason, "report this bug")
+            raise VerificationError(
+                "the fused model must give the results of the original model", reason, "report this bug"
+            )
 
 
 def _largest_difference(expected: Array, actual: Array) -> tuple[float, float]:

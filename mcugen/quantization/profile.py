@@ -120,7 +120,7 @@ def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
     notes = profile_warnings(model, profile)
     if num_distinct < FEW_CALIBRATION_SAMPLES:
         description = f"{num_distinct} {'different ' * (num_distinct < count)}sample{'s' * (num_distinct != 1)}"
-        notes.append(f"calibrated by {description}: ranges and weights are guesses by so few; give 100 or more")
+        notes.append(f"calibrated by {description}: too few samples for good ranges and weights; give 100 or more")
     return notes
 
 
@@ -132,10 +132,10 @@ def profile_warnings(model: FloatModel, profile: Profile) -> list[str]:
     flat = sum(all(t.lows[i] == t.highs[i] for t in inputs) for i in range(count)) if inputs else 0
     notes = []
     if flat > MAX_SILENT_DEFECT_SHARE * count:
-        problem = f"{flat} of {count} calibration samples are constant: each has one number everywhere"
+        problem = f"{flat} of {count} calibration samples are constant: all elements of a sample are equal"
         notes.append(f"{problem}; check how they were recorded and read")
     if count - num_distinct > MAX_SILENT_DEFECT_SHARE * count:
-        problem = f"{count - num_distinct} of {count} calibration samples repeat others, and count for nothing"
+        problem = f"{count - num_distinct} of {count} calibration samples are duplicates and are not used"
         notes.append(f"{problem}; give samples that differ")
     return notes
 

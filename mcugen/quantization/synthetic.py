@@ -92,8 +92,10 @@ def synthetic_samples(model: FloatModel, source: onnx.ModelProto, argument: str)
     else:
         norms = list(_normalizations(source))
         if not norms:
-            remedy = "say what inputs reach: --synthetic LOW..HIGH"
-            raise UsageError("statistics of inputs stand in batch normalizations", "a model without any", remedy)
+            remedy = "give the range of inputs: --synthetic LOW..HIGH"
+            raise UsageError(
+                "the statistics of inputs are taken from batch normalizations", "a model without any", remedy
+            )
         samples = _by_statistics(model.graph.inputs, source, norms, random)
         kind = f"whose statistics are nearest to those of {len(norms)} batch normalization{'s' * (len(norms) > 1)}"
     note = f"calibrated without data, by {len(samples)} synthetic samples {kind}"

@@ -170,7 +170,7 @@ class Differences:
         broken = [by_key[limit.figure.key] for limit in limits if not limit.allows(by_key[limit.figure.key])]
         if broken:
             exceeded = "; ".join(f"{c.figure.title} {number(c.before)} -> {number(c.after)}" for c in broken)
-            raise ConstraintError("figures must stay within their limits", exceeded, "see what changed above")
+            raise ConstraintError("figures must stay within their limits", exceeded, "see the changes above")
 
 
 def differences(before: Report, after: Report) -> Differences:
@@ -197,7 +197,7 @@ def read_limit(text: str) -> Limit:
     figure, sign = figures[match[1]], match[2]
     if float(match[3]) and sign != ("+" if figure.better < 0 else "-"):
         worse = "grow: +" if figure.better < 0 else "fall: -"
-        raise UsageError(f"--limit {figure.key} says how much it may {worse}", f"'{text}'", "mind the sign")
+        raise UsageError(f"--limit {figure.key} says how much it may {worse}", f"'{text}'", "give the other sign")
     return Limit(figure, text, float(match[3]) / (100 if match[4] else 1), bool(match[4]))
 
 

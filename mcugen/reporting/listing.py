@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from mcugen.core.board import Board, Cache, Memory, board_names, load_board
+from mcugen.core.board import Board, Cache, Memory, board_names, is_like, load_board
 from mcugen.core.errors import UsageError, printable
 from mcugen.hir.graph import Graph
 from mcugen.hir.layer_names import name_nodes
@@ -48,29 +48,27 @@ def board_table(boards: Sequence[Board]) -> TextTable:
             f"{board.clock_hz / 1e6:.0f}",
             _size(board.total_ram),
             _size(board.total_flash),
-            ", ".join(board.kits),
+            ", ".join((*board.kits, *board.parts)),
         )
         for board in boards
     ]
-    return TextTable([*columns, TableColumn("kits, by whose names it goes too", Kind.TEXT, 1)], rows)
+    return TextTable([*columns, TableColumn("kits and part numbers, also names of the board", Kind.TEXT, 1)], rows)
 
 
 def boards_like(text: str) -> list[Board]:
-    """Return the boards whose name, CPU, kits or description contain a text, in any case.
+    """Return the boards whose name, part number, CPU, kits or description contain a text, in any case.
 
     Raises:
         UsageError: No board matches.
     """
-    boards = [board for board in map(load_board, board_names()) if text.lower() in _search_text(board)]
+    boards = [board for board in map(load_board, board_names()) if is_like(board, text)]
     if not boards:
         raise UsageError(
-            "--like must be part of a board's name, CPU, kits or description", f"'{text}'", "mcugen boards"
+            "--like must be part of a board's name, part number, CPU, kits or description",
+            f"'{text}'",
+            "mcugen boards",
         )
     return boards
-
-
-def _search_text(board: Board) -> str:
-    return " ".join((board.name, board.cpu, *board.kits, board.description)).lower()
 
 
 def print_board(board: Board, console: Console, as_json: bool) -> None:

@@ -65,8 +65,8 @@ class Goal:
         lost, half = self.drop + beyond, 100 * chance
         needed = math.ceil(count * (half / beyond) ** 2)
         return (
-            f"{count} samples do not tell whether the drop is within {self.drop:g}: it is {lost:.2f} points here, "
-            f"{lost - half:.2f} to {lost + half:.2f} with 95 % confidence; if it is so, about {needed} samples show it"
+            f"{count} samples are too few to show whether the drop is within {self.drop:g}: it is {lost:.2f} points, "
+            f"{lost - half:.2f} to {lost + half:.2f} with 95 % confidence; about {needed} samples are needed"
         )
 
     def __str__(self) -> str:

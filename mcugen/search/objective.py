@@ -317,7 +317,7 @@ class Deadline:
             UsageError: If there are two deadlines, or one of less than a cycle.
         """
         if options.max_cycles is not None and options.max_latency is not None:
-            raise UsageError("there can be one deadline", "--max-cycles and --max-latency", "leave one out")
+            raise UsageError("only one deadline can be given", "--max-cycles and --max-latency", "leave one out")
         if options.max_latency is not None:
             text, cycles = f"--max-latency {1e3 * options.max_latency:g}ms", round(options.max_latency * board.clock_hz)
         elif options.max_cycles is not None:

@@ -81,7 +81,7 @@ def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
             name = repr(shortened(value.name, 40))
             text = f"{share:.0%} of the multiply-accumulates is in float, as {name} may hold any real numbers"
             return [
-                f"--input-type would make the first layer one of integers ({text}): {name}=uint8 if all are 0 to 255"
+                f"--input-type would make the first layer an integer layer ({text}): {name}=uint8 if all are 0 to 255"
             ]
     return []
 

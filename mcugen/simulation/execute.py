@@ -293,7 +293,7 @@ def _cut(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def _output(port: Port, data: bytes) -> np.ndarray:
     if len(data) != port.nbytes:
-        raise VerificationError("the harness must write all outputs", f"'{port.name}' is cut off")
+        raise VerificationError("the test program must write all outputs", f"'{port.name}' is cut off")
     return np.frombuffer(data, port.dtype).reshape(port.shape)
 
 
@@ -329,7 +329,9 @@ def _watch(
                 if progress:
                     progress(finished)
             if time.monotonic() > deadline:
-                raise VerificationError("a run must end", f"sample {first + finished} is not done after {timeout:g} s")
+                raise VerificationError(
+                    "a run must end", f"sample {first + finished} is not finished after {timeout:g} s"
+                )
 
 
 @contextlib.contextmanager
@@ -359,10 +361,10 @@ def _check(program: Executable, bundle: Bundle, exit_code: int, console: str, fi
         sample = first + number
         if status == _ERROR_LIBRARY and libraries:
             rule = f"the library that is linked must be {libraries}, built for the board's CPU"
-            raise UsageError(rule, f"it refused a call, or wants more memory than is planned, in sample {sample}")
+            raise UsageError(rule, f"it refused a call, or needs more memory than planned, in sample {sample}")
         if status == _ERROR_DIVERGED:
             remedy = "a smaller --rate, or fewer layers behind --train"
-            raise ConstraintError("the loss must stay a finite number", f"none any more at sample {sample}", remedy)
+            raise ConstraintError("the loss must stay finite", f"none any more at sample {sample}", remedy)
         raise VerificationError("the model's run function must return 0", f"{status} for sample {sample}")
     if "fault" in findings:
         exception, pc = findings["fault"]

@@ -110,7 +110,7 @@ class TimerReadings:
             raise VerificationError(
                 "QEMU must count instructions exactly",
                 f"{known} for a loop of {_KNOWN_LOOP_INSTRUCTIONS}",
-                "another version of QEMU",
+                "use another version of QEMU",
             )
         return self._call(self.run)
 

@@ -167,7 +167,7 @@ class Compiler:
                 timeout=_COMPILE_SECONDS,
             )
         except subprocess.TimeoutExpired as error:
-            raise VerificationError(rule, f"not done after {_COMPILE_SECONDS} s") from error
+            raise VerificationError(rule, f"not finished after {_COMPILE_SECONDS} s") from error
         if completed.returncode != 0:
             raise VerificationError(rule, first_lines(completed.stdout), "report this as a bug of mcugen")
 

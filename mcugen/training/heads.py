@@ -176,11 +176,14 @@ def head_of(text: str) -> Head | None:
     if said["samples"]:
         count, kept, near = (_positive(text, number or "1") for number in (said["of"], said["kept"], said["near"]))
         if near > kept:
-            raise UsageError(f"--train {text}: of the samples that are kept some are asked", f"{near} of {kept}")
+            raise UsageError(
+                f"--train {text}: the number of neighbours must not exceed the number of kept samples",
+                f"{near} of {kept}",
+            )
         return Head(count, "scores", *NEAREST_HEAD_TEXTS, lambda e: _nearest(e, count, kept, near))
     prior = float(said["prior"] or 1)
     if not prior:
-        raise UsageError(f"--train {text}: the variance before anything was shown must be positive", "0")
+        raise UsageError(f"--train {text}: the initial variance must be positive", "0")
     return Head(1, "anomaly", *STATISTICS_HEAD_TEXTS, lambda e: _statistics(e, prior))
 
 

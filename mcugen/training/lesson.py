@@ -157,7 +157,7 @@ def _require_reals(graph: Graph, layers: Sequence[Node]) -> None:
         if node in path_nodes and isinstance(node.op, Quantize):
             readers = ", ".join(f"'{layer_name(user)}'" for user in node.output.users[:3] if user in path_nodes)
             rule = "--train: what lies behind the first trained layer must have a derivative"
-            remedy = "train what lies behind it, or quantize with --layer NAME=float32 for it"
+            remedy = "train only the layers after it, or quantize with --layer NAME=float32 for it"
             raise Refusal(rule, f"{readers} computes codes", remedy)
 
 

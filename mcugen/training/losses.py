@@ -165,4 +165,4 @@ def require_real(result: Value, name: str) -> None:
     """Raise UnsupportedError unless the type of `result` is float32; the message calls the value `name`."""
     if result.type.dtype is not DType.FLOAT32:
         type_text = f"'{name}' is {result.type.dtype.value}"
-        raise UnsupportedError("--train: what is learned from must be float32, or codes of reals", type_text, "cast it")
+        raise UnsupportedError("--train: the trained tensors must be float32 or quantized", type_text, "cast it")

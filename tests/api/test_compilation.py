@@ -74,7 +74,7 @@ def test_without_data_the_first_sample_that_calibrated_is_run():
     by_itself = Compilation(MODEL, quantizing=Quantizing(calibration=given), judging=Judging(arrays(CALIBRATION, 1)))
     assert report.accuracy is not None and report.accuracy.samples == 1
     assert report.accuracy.sqnr_db == by_itself.report().accuracy.sqnr_db
-    assert [note for note in report.notes if "the first sample of --calibration" in note]
+    assert [note for note in report.notes if "a sample of --calibration" in note]
     assert not Compilation(MODEL).report().notes
 
 
@@ -119,7 +119,7 @@ def test_there_may_be_nothing_to_give(net: Net, tmp_path: Path):
     assert accuracy is not None and accuracy.max_abs_error == 0
 
 
-@pytest.mark.parametrize(("value", "told"), [(np.nan, ["constants hold NaN, and so may all results"]), (np.inf, [])])
+@pytest.mark.parametrize(("value", "told"), [(np.nan, ["constants hold NaN, so results may be NaN too"]), (np.inf, [])])
 def test_weights_that_are_no_numbers_are_told(value: float, told: list[str]):
     net = Net()
     net.output(net.op("Mul", net.input("x", 2), net.const([1.0, value], name="w")))

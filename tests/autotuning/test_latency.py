@@ -166,5 +166,5 @@ def test_a_deadline_is_read_or_refused(path: Path, tmp_path: Path, options: tupl
 
 
 def test_where_time_is_unknown_a_deadline_is_refused(path: Path) -> None:
-    with pytest.raises(UsageError, match="needs the time"):
+    with pytest.raises(UsageError, match="needs a timing model"):
         _ = Compilation(path, "host", CompileOptions(max_cycles=1_000_000)).compiled

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from mcugen import __version__
 from mcugen.api import compilation
+from mcugen.codegen.install import MANIFEST
 from mcugen.core.board import board_names, load_board
 from mcugen.core.errors import ConstraintError, VerificationError
 from mcugen.core.resources import resource_dir
@@ -74,7 +75,7 @@ def test_compile_writes_the_folder(model: Path, tmp_path: Path):
             "tiny_net_weights.h",
             "tiny_net_selftest.c",
         ),
-        *("tiny_net_report.json", "CMakeLists.txt", "mcugen.tiny_net.pdsc", "mcugen.h"),
+        *("tiny_net_report.json", "CMakeLists.txt", "mcugen.tiny_net.pdsc", "mcugen.h", MANIFEST),
     }
 
 
@@ -163,7 +164,9 @@ def test_passes_that_do_not_exist(model: Path):
         2,
         "--passes must name passes. found: 'fold_clmp'. try: one of: fold_clamp",
     )
-    assert_failed(mcugen("inspect", model, "--passes", "simplify", "--ir", "hir"), 2, "stdout can hold one result")
+    assert_failed(
+        mcugen("inspect", model, "--passes", "simplify", "--ir", "hir"), 2, "only one result can go to stdout"
+    )
 
 
 def test_inspect_memory(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -210,12 +213,12 @@ def test_inspect_search_json(model: Path):
     report = json.loads(mcugen("inspect", model, "--json", "-").out)
     assert (chosen["candidate"], chosen["ram"]) == ("as asked", report["ram"]["arena"])
     assert {row["kernel"] for row in chosen["plan"]["kernels"]} == {row["kernel"] for row in report["layers"]}
-    assert_failed(mcugen("inspect", model, "--search", "--memory"), 2, "stdout can hold one result")
+    assert_failed(mcugen("inspect", model, "--search", "--memory"), 2, "only one result can go to stdout")
 
 
 def test_one_result_on_stdout(model: Path):
     for other in (("--memory",), ("--json", "-")):
-        assert_failed(mcugen("inspect", model, "--ir", "lir", *other), 2, "stdout can hold one result")
+        assert_failed(mcugen("inspect", model, "--ir", "lir", *other), 2, "only one result can go to stdout")
 
 
 def test_report_html(model: Path, tmp_path: Path):
@@ -356,9 +359,9 @@ def test_kits_are_listed():
 @pytest.mark.parametrize("command", [("boards", "show"), ("inspect", "MODEL", "-b")])
 def test_unknown_board_suggests_its_neighbours(model: Path, command: tuple[str, ...]):
     arguments = [model if word == "MODEL" else word for word in command]
-    done = mcugen(*arguments, "rt1061")
+    done = mcugen(*arguments, "nuclo-f446re")
     assert (done.code, done.out) == (2, "")
-    assert re.search(r"found: 'rt1061'\. try: one of rt1060", done.err)
+    assert re.search(r"found: 'nuclo-f446re'\. try: one of nucleo-f446re", done.err)
 
 
 # ------------------------------------------------------------------------------------------- exit codes
@@ -385,7 +388,8 @@ def assert_failed(done: Done, code: int, message: str) -> None:
 def test_usage_2_by_the_parser(model: Path, arguments: tuple[str, ...]):
     done = mcugen(*(model if word == "MODEL" else word for word in arguments))
     assert (done.code, done.out) == (2, "")
-    assert "Usage" in done.err
+    assert done.err.startswith("error: ")
+    assert done.err.splitlines()[-1].startswith("    mcugen ")
 
 
 @pytest.mark.parametrize("dim", ["N", "N=", "=3", "N=0", "N=-1", "N=x", "N=1.5", "N=٣"])
@@ -415,15 +419,28 @@ def test_a_misspelt_dim_is_told_before_those_that_are_missing(sequence_model: Pa
 
 
 def test_usage_2_of_kernel(model: Path):
-    assert_failed(mcugen("inspect", model, "--kernel", "nonsense"), 2, "a wanted kernel must fit some layer")
+    assert_failed(mcugen("inspect", model, "--kernel", "nonsense"), 2, "--kernel must name a kernel")
+    assert_failed(mcugen("inspect", model, "--kernel", "log_softmax_f64"), 2, "--kernel must suit a layer of the model")
 
 
 def test_usage_2_of_optimize(model: Path):
     assert_failed(mcugen("inspect", model, "--optimize", "size"), 2, "one of: balanced, speed, ram, flash")
 
 
-def test_usage_2_of_a_foreign_folder(model: Path, tmp_path: Path):
-    assert_failed(mcugen("compile", model, "-b", "host", "-o", tmp_path), 2, "only if mcugen wrote it")
+def test_files_of_the_user_in_the_output_folder_are_kept(model: Path, tmp_path: Path):
+    """A stray file, such as the model, does not block; a file that the user edited is overwritten by --force alone."""
+    command = ("compile", model, "-b", "host", "-o", tmp_path, "-q")
+    assert mcugen(*command).code == 0
+    assert model.exists()
+    code = tmp_path / "tiny_net.c"
+    written = code.read_text()
+    code.write_text("mine")
+    done = mcugen(*command)
+    assert_failed(done, 9, "or that were edited, are not overwritten. found: tiny_net.c")
+    assert done.err.rstrip().endswith("--output FOLDER") and "--force" in done.err
+    assert code.read_text() == "mine"
+    assert mcugen(*command, "--force").code == 0
+    assert code.read_text() == written
 
 
 def test_bad_model_3(tmp_path: Path):

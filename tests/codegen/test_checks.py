@@ -290,7 +290,7 @@ def test_checked_indices_leave_out_their_forms_of_four_bits(board: str, kind: st
     model, target = layer(8).model(), load_board(board)
     options = CompileOptions(name="net", kernels=(f"conv2d_s4_{kind}",))
     assert f"conv2d_s4_{kind}" in {i.kernel for i in compile_model(model, target, options).program.instrs}
-    with pytest.raises(UsageError, match="a wanted kernel must fit some layer"):
+    with pytest.raises(UsageError, match="the kernel of --kernel must suit a layer of the model"):
         compile_model(model, target, replace(options, checked_indices=True))
 
 

@@ -247,9 +247,7 @@ def test_archive_for_another_cpu_or_abi(flags: tuple[str, ...], headers: Path, t
 def test_a_library_that_wants_more_or_refuses_is_an_error(board: str, macro: str) -> None:
     skip_unless_reference()
     compiled = model(board=board)
-    assert "it refused a call, or wants more memory than is planned" in refusal(
-        compiled, library(compiled.board, macro)
-    )
+    assert "it refused a call, or needs more memory than planned" in refusal(compiled, library(compiled.board, macro))
 
 
 def test_a_greedy_library_touches_no_memory(tmp_path: Path) -> None:

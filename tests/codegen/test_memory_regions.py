@@ -375,7 +375,7 @@ def test_a_memory_that_is_too_small(places: Places, message: str):
 
 
 def test_a_file_of_weights_is_not_copied():
-    with pytest.raises(UsageError, match="a file of weights is read where it lies"):
+    with pytest.raises(UsageError, match="a file of weights cannot be copied to RAM"):
         compiled(place=SPLIT, weights_blob=True)
 
 

@@ -29,7 +29,8 @@ from onnx_models import Net
 from mcugen.codegen import atomic
 from mcugen.codegen.atomic import exchange, restore
 from mcugen.codegen.bundle import Bundle
-from mcugen.codegen.write import replace_file, write_folder, write_text
+from mcugen.codegen.install import MANIFEST
+from mcugen.codegen.write import check_folder, replace_file, write_folder, write_text
 from mcugen.core.errors import OutputError, UsageError
 from mcugen.core.options import CompileOptions, Training
 from mcugen.core.resources import runtime_headers
@@ -50,7 +51,8 @@ def bundle(**changes: str) -> Bundle:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    """Return the texts of the files in a folder by name, without the manifest."""
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name != MANIFEST}
 
 
 def test_new_folder(tmp_path: Path):
@@ -89,30 +91,86 @@ def test_an_empty_folder_is_taken(tmp_path: Path):
     assert contents(write_folder(bundle(), tmp_path / "out")) == FILES
 
 
-def test_a_folder_of_other_files_is_refused_and_kept(tmp_path: Path):
+@pytest.mark.parametrize("name", ["thesis.tex", "my_notes.txt", "main.c", "other.h"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_file_of_the_user_is_kept_and_does_not_block(tmp_path: Path, name: str, is_first: bool):
     folder = tmp_path / "out"
     folder.mkdir()
-    (folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="an existing folder is replaced only if mcugen wrote it") as error:
-        write_folder(bundle(), folder)
-    assert error.value.exit_code == 2
-    assert contents(folder) == {"thesis.tex": "years of work"}
-
-
-@pytest.mark.parametrize("name", ["my_notes.txt", "main.c", "other.h", ".git"])
-def test_a_file_of_the_users_beside_our_own_is_not_deleted(tmp_path: Path, name: str):
-    folder = write_folder(bundle(), tmp_path / "out")
+    if not is_first:
+        write_folder(bundle(net_c="old", net_weights_c="old"), folder)
     (folder / name).write_text("mine")
-    with pytest.raises(UsageError, match=f"found: '{name}' in it"):
-        write_folder(bundle(net_c="new"), folder)
-    assert contents(folder) == FILES | {name: "mine"}
+    for force in (False, True):
+        write_folder(bundle(), folder, force=force)
+        assert contents(folder) == FILES | {name: "mine"}
 
 
-def test_another_models_folder_is_replaced(tmp_path: Path):
+def test_folders_and_links_of_the_user_are_kept(tmp_path: Path):
+    folder = write_folder(bundle(net_c="old"), tmp_path / "out")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("mine")
+    (folder / "link").symlink_to(tmp_path)
+    write_folder(bundle(), folder)
+    assert (folder / ".git" / "HEAD").read_text() == "mine"
+    assert (folder / "link").is_symlink()
+    assert (folder / "net.c").read_text() == FILES["net.c"]
+
+
+@pytest.mark.parametrize("has_stray", [True, False])
+@pytest.mark.parametrize("name", ["net.c", "net.h"])
+def test_an_edited_file_is_overwritten_by_force_alone(tmp_path: Path, name: str, has_stray: bool):
     folder = write_folder(bundle(), tmp_path / "out")
+    (folder / name).write_text("edited")
+    if has_stray:
+        (folder / "notes.txt").write_text("mine")
+    before = contents(folder)
+    with pytest.raises(OutputError, match=rf"edited, are not overwritten\. found: {name}\. try: .*--force"):
+        write_folder(bundle(net_weights_c="new"), folder)
+    assert contents(folder) == before
+    write_folder(bundle(), folder, force=True)
+    assert contents(folder) == before | {name: FILES[name]}
+
+
+def test_an_edited_file_that_is_not_written_any_more_is_kept(tmp_path: Path):
+    folder = write_folder(bundle(net_weights_c="old", net_old_h="old"), tmp_path / "out")
+    (folder / "net_weights.c").write_text("edited")
+    write_folder(bundle(), folder)
+    assert contents(folder) == FILES | {"net_weights.c": "edited"}
+
+
+def test_a_file_of_the_user_with_the_name_of_a_new_file_is_kept(tmp_path: Path):
+    folder = write_folder(bundle(), tmp_path / "out")
+    (folder / "net_weights.c").write_text("mine")
+    with pytest.raises(OutputError, match=r"found: net_weights\.c"):
+        write_folder(bundle(net_weights_c="new"), folder)
+    assert contents(folder) == FILES | {"net_weights.c": "mine"}
+
+
+@pytest.mark.parametrize("has_stray", [True, False])
+def test_another_models_folder_is_replaced(tmp_path: Path, has_stray: bool):
+    folder = write_folder(bundle(), tmp_path / "out")
+    strays = {"notes.txt": "mine"} if has_stray else {}
+    for name, text in strays.items():
+        (folder / name).write_text(text)
     renamed = {name.replace("net", "two"): text for name, text in FILES.items()}
-    write_folder(Bundle("two", renamed, 16, (), (), ()), folder)
-    assert contents(folder) == renamed
+    two = Bundle("two", renamed, 16, (), (), ())
+    write_folder(two, folder)
+    assert contents(folder) == renamed | strays
+    (folder / "two.c").write_text("edited")
+    write_folder(bundle(), folder)
+    assert contents(folder) == FILES | strays | {"two.c": "edited"}
+
+
+def test_a_folder_is_checked_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("")
+    check_folder(tmp_path / "new" / "out")
+    with pytest.raises(UsageError, match="must be a folder"):
+        check_folder(tmp_path / "file")
+    with pytest.raises(OutputError, match=r"the output must be writable.*'.*file' is a file"):
+        check_folder(tmp_path / "file" / "out")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(OutputError, match="no permission to write to"):
+        check_folder(tmp_path / "new" / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
 def test_a_file_in_the_place_is_refused_and_kept(tmp_path: Path):
@@ -436,7 +494,7 @@ from mcugen.codegen import atomic, write
 if sys.argv[3] == "renames":
     atomic.exchange = lambda a, b: False
 files = {"net.c": "new", "net_selftest.c": "new"}
-write.write_folder(types.SimpleNamespace(files=files, blobs={}), Path(sys.argv[2]))
+write.write_folder(types.SimpleNamespace(name="net", files=files, blobs={}), Path(sys.argv[2]))
 """
 
 
@@ -503,7 +561,7 @@ def look(folder: Path) -> set[str] | None:
             return None
     finally:
         os.close(opened)
-    assert names == sorted(FILES)
+    assert names == sorted([*FILES, MANIFEST])
     return texts
 
 

@@ -15,6 +15,7 @@ from browser import needs_chromium, opened
 from command_line import mcugen
 from onnx_models import Net
 from process_work import dies, refuses, squares_and_dies_once, write_often
+from rich.console import Console
 
 from mcugen.api.compilation import Compilation
 from mcugen.codegen.write import write_text
@@ -28,6 +29,7 @@ from mcugen.evaluation.metrics import METRICS
 from mcugen.explore import search
 from mcugen.explore.demands import Demands, Prices, outcomes_on_front
 from mcugen.explore.fingerprint import fingerprint
+from mcugen.explore.fits import board_fits, print_fits, require_fit
 from mcugen.explore.page import explored_page
 from mcugen.explore.point import AccuracyBaseline, Figures, Outcome, Point, PointFailure
 from mcugen.explore.prepare import ExplorationSubject, prepare_model
@@ -288,12 +290,40 @@ def test_command_refuses_what_it_does_not_know(model: Path) -> None:
         assert found in done.err
 
 
-def test_boards_that_a_model_fits(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_a_model_fits_is_told_of_each_board(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    done = mcugen("boards", "--like", "rp2040", "--fits", model)
+    done = mcugen("boards", "--like", "stm32f103", "--fits", model)
     assert done.code == 0, done.err
-    assert "rp2040" in done.out
+    rows = {line.split()[0]: line.split() for line in done.out.splitlines() if line.split()[:1]}
+    assert rows["stm32f103"][1] == rows["stm32f103rb"][1] == "yes"
     assert list((tmp_path / "mcugen" / "explore").glob("*.json"))
+    told = json.loads(mcugen("boards", "--like", "stm32f103", "--fits", model, "--json").out)
+    fits = {fit["board"]: fit for fit in told["boards"]}
+    assert fits["stm32f103"]["ram_available"] == 20 << 10
+    assert 0 < fits["stm32f103"]["ram_needed"] <= 20 << 10
+    assert fits["stm32f103rb"]["flash_available"] == 2 * fits["stm32f103"]["flash_available"]
+
+
+def outcome_on(board: str, figures: Figures | None, refusal: PointFailure | None = None) -> Outcome:
+    return Outcome(Point(board, "float32", "balanced"), figures, None, refusal, None, False)
+
+
+def test_what_is_missing_is_told_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    small = Figures(None, 1.0, 21 << 10, 1000, None, False)
+    refused = PointFailure("DoesNotFitError", "the weights must fit. found: 9 bytes. try: less.")
+    outcomes = (outcome_on("stm32f103", small), outcome_on("rp2040", None, refused), outcome_on("host", small))
+    fits = board_fits(Explored("net", outcomes, Demands(), Prices()))
+    assert [fit.fits for fit in fits] == [False, False, True]
+    assert [fit.reason for fit in fits] == ["1,024 bytes of RAM too few", "the weights must fit. found: 9 bytes.", ""]
+    assert (fits[0].ram_needed, fits[0].ram_available, fits[1].ram_needed) == (21 << 10, 20 << 10, None)
+    print_fits("net", fits, Console(width=120))
+    out = capsys.readouterr().out
+    assert "net fits 1 of 3 boards" in out and "1,024 bytes of RAM too few" in out
+    require_fit(fits)
+    with pytest.raises(ConstraintError, match=r"must fit a board.*rp2040: the weights must fit"):
+        require_fit(fits[:2])
 
 
 # ------------------------------------------------------------------------------------------------ the page

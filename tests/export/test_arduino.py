@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from export_packages import FORMATS, digits, export, first_line, need, run, tiny
 
+from mcugen.codegen.install import install
 from mcugen.core.board import load_board
 from mcugen.export.arduino import architectures
 from mcugen.export.assemble import package_archive
-from mcugen.export.install import install
 from mcugen.export.package import Package
 
 HARDWARE, BUILDER = Path("/usr/share/arduino/hardware/arduino"), Path("/usr/share/arduino-builder/platform.txt")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from inspect import signature, unwrap
 from operator import attrgetter
@@ -24,9 +25,9 @@ from mcugen.driver.option_conflicts import CONFLICTS, DEADLINE, FIRMWARE, RANGES
 from mcugen.driver.option_conflicts import FILE as WEIGHTS_FILE
 from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.options.arguments import TARGETS, Arguments
-from mcugen.options.option import Option
+from mcugen.options.option import REQUIRED, Option
 from mcugen.options.reference import option_reference
-from mcugen.options.table import OPTIONS, find_option, options_that_set
+from mcugen.options.table import MAX_COMMON_OPTIONS, OPTIONS, find_option, option_of_parameter, options_that_set
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "options.md"
@@ -150,6 +151,36 @@ def test_an_option_is_in_the_reference(option: Option) -> None:
     is_keyword = option.target in ("CompileOptions", "Quantizing", "Judging", "Teaching")
     keyword = f"| `{option.parameter_name}` |" if is_keyword else ""
     assert any(option.description.replace("|", "/") in row and keyword in row for row in rows)
+
+
+COMMANDS = {command: [o for o in OPTIONS if command in o.commands] for option in OPTIONS for command in option.commands}
+"""The options of each command."""
+
+
+def help_of(command: str, flag: str) -> set[str]:
+    """Return the long flags that the help of a command shows at the beginning of a row."""
+    words = ["boards", command] if command == "show" else [command]
+    rows = mcugen(*words, flag).out.splitlines()
+    return {flag for row in rows for flag in re.findall(r"^│ \*? *(--[a-z0-9-]+)", row)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_short_help_shows_ten_options_and_full_help_all(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    flags = {option.flag for option in COMMANDS[command]}
+    common = {option.flag for option in COMMANDS[command] if option.is_common(command)}
+    required = {option.flag for option in COMMANDS[command] if option.initial is REQUIRED}
+    assert 1 <= len(common) <= MAX_COMMON_OPTIONS
+    assert required <= common
+    assert help_of(command, "--help") == {*common, "--help"}
+    if command != "boards":  # A group of commands has no --help-all.
+        assert help_of(command, "--help-all") == {*flags, "--help"}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=title)
+def test_common_commands_have_the_option(option: Option) -> None:
+    assert set(option.common or ()) <= set(option.commands)
+    assert all(option_of_parameter(option.parameter_name, command) is option for command in option.commands)
 
 
 FLAGS = {

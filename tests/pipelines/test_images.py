@@ -171,7 +171,7 @@ def test_a_folder_of_pictures_is_raw_data(tmp_path: Path):
 
 
 def test_an_image_that_does_not_fit_is_refused():
-    with pytest.raises(UsageError, match="must give what the model takes"):
+    with pytest.raises(UsageError, match="must give the type and shape of the model's input"):
         fed("image=rgb888", 1, 1, 8, 8)
     with pytest.raises(UsageError, match="one a channel"):
         fed("image=rgb888, mean=1;2", 1, 3, 8, 8)

@@ -87,5 +87,5 @@ def test_what_has_no_form_in_c_is_refused_by_name(pipeline: str, line: str, said
 
 def test_the_word_needs_what_it_stands_for():
     options = CompileOptions(input_pipeline="image=rgb888, preprocess")
-    with pytest.raises(UsageError, match="nothing that it stands for"):
+    with pytest.raises(UsageError, match="no steps of --preprocess"):
         _ = Compilation(model(3).model(), "host", options).compiled

@@ -72,7 +72,7 @@ def test_what_is_good_enough_stays():
 def test_few_samples_teach_nothing():
     maker = quantizer_of(deep_net())
     few = create_quantizer(maker.source, maker.model, maker.scheme, normal_samples(deep_net(), 8))
-    with pytest.raises(UsageError, match="samples to learn by"):
+    with pytest.raises(UsageError, match="samples for training"):
         finetune(few, few.quantize(), 1, None, lambda done, total: None)
 
 

@@ -155,7 +155,7 @@ def test_a_wrong_fusion_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         return True
 
     monkeypatch.setattr(float_model, "equalize", spoil)
-    with pytest.raises(VerificationError, match="must compute what the model computes"):
+    with pytest.raises(VerificationError, match="must give the results of the original model"):
         built(conv_net())
 
 

@@ -98,7 +98,7 @@ def test_the_arena_has_no_more_alignment_than_is_asked_for():
 
 def test_a_hang_ends():
     model = tiny("while (*(volatile int8_t *)tiny_x(arena)) { } return 0;")
-    with pytest.raises(VerificationError, match=r"sample 1 is not done after 0\.3 s"):
+    with pytest.raises(VerificationError, match=r"sample 1 is not finished after 0\.3 s"):
         simulate(model, HOST, [{"x": np.full(16, value, np.int8)} for value in (0, 1)], setup=Setup(timeout=0.3))
 
 

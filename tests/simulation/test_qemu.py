@@ -181,7 +181,7 @@ def test_error_status_is_reported():
 
 
 def test_a_hang_ends():
-    with pytest.raises(VerificationError, match=r"sample 0 is not done after 0\.3 s"):
+    with pytest.raises(VerificationError, match=r"sample 0 is not finished after 0\.3 s"):
         simulate(tiny("for (;;) { *(volatile char *)arena = 1; }"), M4, ONE, setup=Setup(timeout=0.3))
 
 

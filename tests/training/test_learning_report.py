@@ -159,7 +159,7 @@ def test_layers_that_cannot_be_trained_are_passed_over(files: tuple[Path, Path],
 def test_a_lesson_that_nothing_asks_for_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
     given = ["--board", "host", "--train", "last:1", "--lesson", files[0], "-o", tmp_path / "out"]
     done = mcugen("compile", MODEL, *given)
-    assert done.code == 2 and "--lesson says what --train auto" in done.err and not (tmp_path / "out").exists()
+    assert done.code == 2 and "--lesson is for --train auto" in done.err and not (tmp_path / "out").exists()
 
 
 def test_a_search_needs_a_lesson() -> None:
@@ -187,7 +187,7 @@ def test_a_lesson_is_no_layer() -> None:
 
 def test_a_lesson_that_diverges_is_told(files: tuple[Path, Path]) -> None:
     lesson, exam = files
-    with pytest.raises(ConstraintError, match=r"loss must stay a finite number.*a smaller --rate"):
+    with pytest.raises(ConstraintError, match=r"loss must stay finite.*a smaller --rate"):
         learning("last:2", exam, Teaching(lesson, 1e30)).learned()
     assert "last:2" not in [trial.layers for trial in learning("auto", exam, Teaching(lesson, 1e30)).trials]
 

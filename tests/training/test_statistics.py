@@ -174,7 +174,7 @@ def test_statistics_that_cannot_change_are_refused() -> None:
         learning("last:2", precision="int8")
     with pytest.raises(UsageError, match="--statistics must be known"):
         compile_model(network(weights()), "host", CompileOptions(training=Training("last:2", statistics="often")))
-    with pytest.raises(UsageError, match="leave these out"):
+    with pytest.raises(UsageError, match="leave these options out"):
         learning("centroids:3")
     with pytest.raises(Refusal, match="none of several elements a channel"):
         options = CompileOptions(training=Training("last:2", statistics="updated"))

@@ -161,7 +161,7 @@ class Trace:
     def __post_init__(self) -> None:
         names = list(dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE))
         if self.dump_after not in ("", "all", *names):
-            raise UsageError("the pass to dump after must exist", f"'{self.dump_after}'", f"all, {', '.join(names)}")
+            raise UsageError("--dump-after must name a pass", f"'{self.dump_after}'", f"all, {', '.join(names)}")
         unknown = [name for name in self.watched if name not in names]
         if unknown:
             near = [match for name in unknown for match in difflib.get_close_matches(name, names, n=3, cutoff=0.5)]
@@ -283,7 +283,7 @@ def lowered(
     if options.stream_input and program.streamed is None:
         rule = "--stream-input: the first input must be read row by row"
         remedy = "compile without it: the input lies in the arena then"
-        raise UsageError(rule, "what reads it needs all of it, or some of it twice", remedy)
+        raise UsageError(rule, "a layer reads the whole input, or parts of it twice", remedy)
     if options.weights_reader:
         with_read_weights(program)
     return program

@@ -43,7 +43,7 @@ def calibrate_board(
     calibration = calibrate_runs(base, measured, model, options)
     write_text(output, board_text(base, calibration, f"{len(measured)} runs at {measured[0].clock_hz / 1e6:g} MHz"))
     for name in calibration.kept:
-        tell(f"note: the layers do not tell what is waited for {name} from the rest: it stays as it was")
+        tell(f"note: the measured layers do not determine the wait states of {name}, which keeps its old ones")
     if not quiet:
         print_calibration(base, calibration, stdout)
 

@@ -26,6 +26,7 @@ def compile_command(
     *,
     board: str,
     output: Path | None,
+    force: bool,
     task: CompilationTask,
     teaching: Teaching | None,
     dump_after: str,
@@ -39,12 +40,12 @@ def compile_command(
 
     training = task.options.training
     if teaching is not None and not (training and training.needs_layer_search):
-        remedy = "mcugen report --lesson tells what a model learns"
-        raise UsageError("--lesson says what --train auto is to choose", "no --train auto", remedy)
+        remedy = "`mcugen report --lesson` shows what a model learns"
+        raise UsageError("--lesson is for --train auto, which chooses the trained layers", "no --train auto", remedy)
     trace = CompilationTrace(dump_after)
     net = Compilation.of(model, board, task, teaching=teaching, trace=trace)
     with watched(net, output_options.quiet):
-        folder = net.write(output)
+        folder = net.write(output, force=force)
     compiled = net.compiled
     print_trace(trace, time_passes)
     write_json(output_options.json_, compiled.report)

@@ -106,14 +106,14 @@ def write_json(target: str, result: HasJson) -> None:
     from mcugen.codegen.write import write_text
 
     if target == "-":
-        typer.echo(_json_of(result))
+        typer.echo(json_text(result.to_json()))
     elif target:
-        write_text(Path(target), _json_of(result) + "\n")
+        write_text(Path(target), json_text(result.to_json()) + "\n")
 
 
-def _json_of(result: HasJson) -> str:
+def json_text(data: Any) -> str:
     """Return valid JSON: NaN and infinities, which JSON does not have, become null."""
-    return json.dumps(_finite(result.to_json()), indent=2, allow_nan=False)
+    return json.dumps(_finite(data), indent=2, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

@@ -44,7 +44,7 @@ def init(
         values[name] = _relative_path(value) if isinstance(value, Path) else value
     refused = next((name for name in values if name not in settings_kinds()), None)
     if refused:
-        raise UsageError(f"{FILE} cannot hold what runs or links code", f"--{refused}", "give it to each command")
+        raise UsageError(f"{FILE} cannot hold options that run or link code", f"--{refused}", "give it to each command")
     write_text(path, settings_text(values))
     stdout.print(f"{FILE} has {', '.join(values)}; next: mcugen report", highlight=False, markup=False, soft_wrap=True)
 
@@ -56,7 +56,9 @@ def _ask(what: str) -> str:
         UsageError: Standard input is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{what} must be given", "nobody to ask", "mcugen init model.onnx --board nrf52840")
+        raise UsageError(
+            f"{what} must be given", "standard input is not a terminal", "mcugen init model.onnx --board nrf52840"
+        )
     return str(typer.prompt(what, err=True))
 
 

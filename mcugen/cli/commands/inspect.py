@@ -102,7 +102,7 @@ def _check_outputs(views: InspectOptions, output_options: OutputOptions) -> None
     selected = [name for name in is_selected if is_selected[name]]
     if len(selected) > 1 or ("--ir" in selected and output_options.json_ == "-"):
         conflict = " and ".join([*selected, "--json -"][:2])
-        raise UsageError("stdout can hold one result", conflict, "ask for one after the other")
+        raise UsageError("only one result can go to stdout", conflict, "give one of these options at a time")
 
 
 def _show_trace(trace: CompilationTrace, has_passes: bool, json_target: str) -> None:

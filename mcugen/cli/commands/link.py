@@ -23,6 +23,7 @@ def link(
     *,
     board: str,
     output: Path,
+    force: bool,
     exclusive: list[str],
     set_: list[str],
     build: bool,
@@ -31,6 +32,7 @@ def link(
 ) -> None:
     """Compile several models to one folder of C source files, with shared code and constants stored once."""
     from mcugen.api.compilation import Compilation
+    from mcugen.codegen.write import check_folder
     from mcugen.deploy.linking import Linking
     from mcugen.deploy.linking.text import print_link
 
@@ -43,10 +45,11 @@ def link(
     name = task.options.values["name"] or Path(os.path.realpath(output)).name
     linking = Linking(nets, name, [group.split(",") for group in exclusive])
     linking.check()
+    check_folder(output)
     for net in nets:
         with watched(net, output_options.quiet):
             _ = net.compiled
-    folder = linking.write(output)
+    folder = linking.write(output, force=force)
     result = linking.report(build=build)
     write_json(output_options.json_, result)
     tell_warnings([text for net in nets for text in net.compiled.report.warnings])

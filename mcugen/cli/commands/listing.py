@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli.command import takes_options
-from mcugen.cli.commands.console import progress_shown, stdout, write_json
+from mcugen.cli.commands.console import json_text, progress_shown, stdout
 from mcugen.core.board import load_board
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.core.version import __version__
@@ -34,30 +34,31 @@ def boards(
     if fits is None:
         print_boards(stdout, json_, like)
     else:
-        _print_fitting(fits, [board.name for board in boards_like(like) if board.name != "host"], json_)
+        _print_fits(fits, [board.name for board in boards_like(like) if board.name != "host"], json_)
 
 
-def _print_fitting(model: Path, names: Sequence[str], as_json: bool) -> None:
-    """Print the boards that a model fits, by estimates as of `mcugen explore --no-simulate`, in float32.
+def _print_fits(model: Path, names: Sequence[str], as_json: bool) -> None:
+    """Print whether a model fits each board, by estimates as of `mcugen explore --no-simulate`, in float32.
 
     Raises:
         ConstraintError: The model fits no board.
     """
     from mcugen.core.cache import user_store
+    from mcugen.explore.fits import board_fits, fits_to_json, print_fits, require_fit
     from mcugen.explore.prepare import ExplorationSubject
     from mcugen.explore.search import Exploration, combinations
-    from mcugen.explore.text import print_explored
 
     request = ExplorationSubject(model, CompileOptions(), {"float32": Quantizing()}, Judging())
     store, points = user_store("explore"), combinations(names, ["float32"], GOALS[:1])
     exploration = Exploration(request, points, simulate=False, workers=Workers(cpus("--jobs", 0)), store=store)
     with progress_shown(as_json) as exploration.progress:
         explored = exploration.run()
+    fits = board_fits(explored)
     if as_json:
-        write_json("-", explored)
+        typer.echo(json_text(fits_to_json(explored, fits)))
     else:
-        print_explored(explored, stdout, explored.meeting, hint="--json has all")
-    explored.require()
+        print_fits(explored.model, fits, stdout)
+    require_fit(fits)
 
 
 @takes_options

@@ -78,8 +78,8 @@ def validate(
             tell(f"{folder}: add {net.compiled.bundle.name}_validate.c to your firmware, as its header says")
         return
     if not connection.port:
-        remedy = "name the board's, or --port simulator; --write DIR writes the files for the firmware"
-        raise UsageError("--port must say where the board is", "none", remedy)
+        remedy = "give the port of the board, or --port simulator; --write DIR writes the files for the firmware"
+        raise UsageError("--port must name the port of the board", "none", remedy)
     known = None if files.runs is None else RunsFile.at(files.runs)
     with watched(net, output_options.quiet):
         result = validate_model(net, connection.wiring())

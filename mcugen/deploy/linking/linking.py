@@ -104,9 +104,14 @@ class Linking:
         """Return the C files with a report of all figures that are known without a build."""
         return render_firmware(self.plan, self.report(build=False).to_json())
 
-    def write(self, folder: str | Path) -> Path:
-        """Write the C files; an earlier result in the folder is replaced as a whole or left untouched."""
-        return write_folder(self.firmware.bundle, Path(folder))
+    def write(self, folder: str | Path, *, force: bool = False) -> Path:
+        """Write the C files; an earlier result in the folder is replaced as a whole or left untouched.
+
+        Args:
+            folder: The folder, whose other files stay.
+            force: Whether files that were edited, or that mcugen did not write, are overwritten.
+        """
+        return write_folder(self.firmware.bundle, Path(folder), force=force)
 
     def report(self, *, build: bool = True) -> LinkReport:
         """Return the figures of the firmware.

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from mcugen.core.errors import printable
-from mcugen.deploy.linking.figures import LinkReport
+from mcugen.deploy.linking.figures import LinkFigure, LinkReport
 from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
 
 

@@ -188,7 +188,7 @@ class Device:
         _, counter, layers, is_big, frame, arena, hz, sha256, code = _HELLO.unpack(data)
         if not MIN_FRAME_BYTES <= frame <= MAX_FRAME_BYTES or max(layers, is_big) > 1:
             rule = (
-                f"the board must tell of frames of {MIN_FRAME_BYTES} to {MAX_FRAME_BYTES:,} bytes, and flags of 0 or 1"
+                f"the board must report frames of {MIN_FRAME_BYTES} to {MAX_FRAME_BYTES:,} bytes, and flags of 0 or 1"
             )
             raise BoardError(rule, f"frames of {frame:,} bytes, flags {layers} and {is_big}", remedy)
         self._chunk = frame
@@ -270,7 +270,7 @@ class Device:
         state, value, is_timed, cycles, stack, hook = _PROGRESS.unpack(data)
         if state not in list(RunState):
             known = ", ".join(f"{one.value} {one.name.lower()}" for one in RunState)
-            raise BoardError(f"the board must tell how a run stands: {known}", str(state), _OTHER_FIRMWARE)
+            raise BoardError(f"the board must report the state of a run: {known}", str(state), _OTHER_FIRMWARE)
         measured = None if stack == UNMEASURED_VALUE else stack
         return RunProgress(RunState(state), value, cycles if is_timed else None, measured, hook)
 
@@ -329,14 +329,16 @@ class Device:
         name, traffic, seconds = self._link.name, self.traffic, self._patience
         if traffic.answers:
             symptom = f"silent for {seconds:g} s after {traffic.answers:,} answers, when asked to {kind.name.lower()}"
-            remedy = "did it crash (stack overflow, fault, watchdog), or run longer: --timeout SECONDS"
+            remedy = "check for a crash (stack overflow, fault, watchdog), or wait longer: --timeout SECONDS"
             return BoardError(f"{name}: the board must answer", symptom, remedy)
         if traffic.received:
             symptom = f"{traffic.received:,} bytes within {seconds:g} s, and none of them an answer"
-            remedy = "--baud must be the firmware's, with 8 data bits, no parity; or is it another firmware's console"
+            remedy = (
+                "set --baud as in the firmware (8 data bits, no parity), or check that no other firmware uses this port"
+            )
             return BoardError(f"{name}: the board must answer", symptom, remedy)
         symptom = f"nothing at all within {seconds:g} s"
-        remedy = "is it the right port, is --baud the firmware's, are RX and TX crossed, does it poll"
+        remedy = "check the port, the firmware's --baud, that RX and TX are crossed, and that the firmware polls"
         return BoardError(f"{name}: the board must answer", symptom, remedy)
 
 
@@ -345,4 +347,4 @@ def _refusal(request: Frame, payload: bytes) -> Exception:
     if reason in (Reason.NO_SESSION, Reason.NOT_PAUSED):  # The device was reset, or gave up a run.
         return SessionLostError(Reason(reason).name)
     what = f"{Kind(request.kind).name} with {len(request.payload)} bytes, reason {reason}"
-    return BoardError("the board must take what it is asked", what, _OTHER_FIRMWARE)
+    return BoardError("the board must accept the request", what, _OTHER_FIRMWARE)

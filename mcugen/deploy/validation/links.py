@@ -111,7 +111,7 @@ class SocketLink:
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS)
         except (OSError, OverflowError) as error:
-            raise BoardError(f"{url}: the port must open", str(error), "is the server running") from error
+            raise BoardError(f"{url}: the port must open", str(error), "check that the server runs") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def read(self, seconds: float) -> bytes:
@@ -191,7 +191,11 @@ class ProcessLink:
 
 
 def _broken(name: str, reason: object) -> BoardError:
-    return BoardError(f"{name}: the line must stay", str(reason), "is it still plugged in and free")
+    return BoardError(
+        f"{name}: the connection must stay open",
+        str(reason),
+        "check that the board is plugged in, and that no other program uses the port",
+    )
 
 
 def drain(link: Link, seconds: float) -> None:

@@ -94,7 +94,9 @@ class _ProbeLink:
         self._session.close()
 
     def _broken(self, error: Exception) -> BoardError:
-        return BoardError(f"{self.name}: the probe must reach the board", str(error), "is it still plugged in")
+        return BoardError(
+            f"{self.name}: the probe must reach the board", str(error), "check that the probe is plugged in"
+        )
 
 
 class RttLink(_ProbeLink):

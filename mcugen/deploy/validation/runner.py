@@ -49,7 +49,7 @@ _FLASH = "flash the files that belong to this model"
 def _protocol_error(place: str, pause: int) -> BoardError:
     """Return the error for a run that stands elsewhere than the protocol allows."""
     due = "no pause is due" if pause == NO_PAUSE else f"a pause behind layer {pause} is due"
-    return BoardError("the board must pause behind the layers that it was asked for", f"{place}, and {due}", _FLASH)
+    return BoardError("the board must pause after the requested layers", f"{place}, and {due}", _FLASH)
 
 
 @dataclass
@@ -172,8 +172,8 @@ class Runner:
                 self.device.traffic.resets += 1
                 self.identity = None
         occurrence = f"{_MAX_RESETS_IN_ROW + 1} times in a row while {when}"
-        remedy = "look for a stack overflow, a fault, a watchdog that nobody feeds, or the supply of power"
-        raise BoardError("the board must not begin anew", occurrence, remedy)
+        remedy = "check for a stack overflow, a fault, a watchdog that is not fed, or a weak power supply"
+        raise BoardError("the board must not restart", occurrence, remedy)
 
     def _identity(self) -> Identity:
         identity = self.device.greet()

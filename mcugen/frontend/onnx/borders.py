@@ -39,7 +39,7 @@ def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -
     coded = [v.type.tensor_type.elem_type not in _REALS for v in (*ends, *outs)]
     if not any(opened) and not any(coded):
         rule = "--integer-io: inputs or outputs must be quantized"
-        raise UsageError(rule, "a model without such conversions at its borders", "quantize it by --calibration")
+        raise UsageError(rule, "a model without such conversions at its borders", "quantize it with --calibration")
     borders.sweep()
     return copy
 

@@ -93,7 +93,7 @@ def formal(index: int, dtype: DType) -> Argument:
 def _of_elementwise(back: Backward, op: Elementwise, node: Node, gradient: Value) -> Parts:
     """Return the gradients with respect to each input."""
     if op.tables or any(v is not None and v.type.quant is not None for v in (*node.inputs, *node.outputs)):
-        raise Refusal("what is differentiated must compute with reals", node.place, "train what lies behind it")
+        raise Refusal("only operators on floats can be differentiated", node.place, "train only the layers after it")
     return {i: partial(_by_input, back, node, gradient, i) for i in range(len(node.inputs))}
 
 
@@ -126,5 +126,5 @@ def _found(slope: Slope, node: Node) -> Expression | None:
     try:
         return slope.slope({}, Scalars())
     except NoDerivative as error:
-        rule, remedy = "an operator on the way must have a derivative", "train what lies behind it"
+        rule, remedy = "an operator on the way must have a derivative", "train only the layers after it"
         raise Refusal(rule, f"{node.place}, which computes {error}", remedy) from error

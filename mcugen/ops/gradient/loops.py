@@ -30,7 +30,7 @@ def _of_repeat(back: Backward, op: Repeat, node: Node, gradients: Gradients) -> 
     """Return the gradients with respect to states, sliced inputs, and inputs that all steps read."""
     if op.conditional or any(v is not None and v.type.quant is not None for v in (*node.inputs, *node.outputs)):
         what = "loops are differentiated that compute with reals, in a number of steps that is known"
-        raise Refusal(what, node.place, "train what lies behind it")
+        raise Refusal(what, node.place, "train only the layers after it")
     through = _Through(back, node, op, gradients)
     return {index: partial(through.by, index) for index in range(len(node.inputs))}
 

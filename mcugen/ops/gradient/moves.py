@@ -135,7 +135,7 @@ def _of_gather_elements(back: Backward, op: GatherElements, node: Node, gradient
 def _of_gather_nd(back: Backward, op: GatherND, node: Node, gradient: Value) -> Parts:
     x, index = node.input(0).type, node.input(1)
     if op.batch:
-        raise Refusal("GatherND is differentiated without batch axes", node.place, "train what lies behind it")
+        raise Refusal("GatherND is differentiated without batch axes", node.place, "train only the layers after it")
     return {0: lambda: back.emit(ScatterND("add"), back.zeros(x), index, gradient)}
 
 
@@ -145,7 +145,7 @@ def _of_scatter(back: Backward, op: Operator, node: Node, gradient: Value) -> Pa
     index, updates = node.input(1), node.input(2).type
     assert isinstance(op, ScatterElements | ScatterND)
     if op.reduction not in ("none", "add"):
-        raise Refusal("scatter is differentiated that replaces or adds", node.place, "train what lies behind it")
+        raise Refusal("scatter is differentiated that replaces or adds", node.place, "train only the layers after it")
     gather = GatherElements(op.axis) if isinstance(op, ScatterElements) else GatherND()
 
     def by_x() -> Value:
@@ -176,7 +176,9 @@ def _of_reverse_sequence(back: Backward, op: ReverseSequence, node: Node, gradie
 def _of_cumulative(back: Backward, op: Cumulative, node: Node, gradient: Value) -> Parts:
     """Sum the gradient in the opposite direction, since each element is part of all sums behind it."""
     if op.function != "CumSum":
-        raise Refusal("cumulative sums are differentiated", f"{node.place}, a product", "train what lies behind it")
+        raise Refusal(
+            "cumulative sums are differentiated", f"{node.place}, a product", "train only the layers after it"
+        )
     return {0: lambda: back.emit(replace(op, reverse=not op.reverse), gradient)}
 
 

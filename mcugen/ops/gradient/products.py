@@ -114,7 +114,7 @@ def _of_packed_dense(back: Backward, op: PackedDense, node: Node, gradient: Valu
 def _require_plain(node: Node, x: Value) -> None:
     """Refuse quantized layers, and layers with a fused activation, which are not differentiated."""
     if x.type.quant is not None or clamp_of(node.op) is not None:
-        raise Refusal("layers are differentiated before they are fused", node.place, "train what lies behind it")
+        raise Refusal("layers are differentiated before they are fused", node.place, "train only the layers after it")
 
 
 _EACH = {rank + 2: Window((1,) * rank, (0,) * rank, (0,) * rank, (1,) * rank) for rank in (1, 2, 3)}

@@ -74,7 +74,7 @@ def _require_slopes(
             silent.update(node.outputs)
             ends += [] if _carries(node) else [node]
     places = ", ".join(shortened(node.place, 60) for node in ends[:3]) or "no way to it"
-    rule = "what is learned must change the loss by more than steps, which have no slope"
+    rule = "the trained values must change the loss continuously: steps have no slope"
     raise Refusal(rule, places, _behind([value.name for value in by if value in gradient_of]))
 
 

@@ -24,7 +24,9 @@ from mcugen.ops.softmax import Softmax
 
 
 def _refuse(node: Node, what: str) -> Refusal:
-    return Refusal("an operator on the way must have a derivative", f"{node.place}: {what}", "train what is behind it")
+    return Refusal(
+        "an operator on the way must have a derivative", f"{node.place}: {what}", "train only the layers after it"
+    )
 
 
 @derivative_of(Reduce)

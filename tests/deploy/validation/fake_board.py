@@ -248,7 +248,7 @@ def _silent(_draw: random.Random, board: FakeBoard, _answer: Frame) -> list[byte
 
 
 def _cut(_draw: random.Random, board: FakeBoard, _answer: Frame) -> list[bytes]:
-    raise BoardError(f"{board.name}: the line must stay", "it is cut")
+    raise BoardError(f"{board.name}: the connection must stay open", "it is cut")
 
 
 def _reset(_draw: random.Random, board: FakeBoard, answer: Frame) -> list[bytes]:

@@ -20,7 +20,7 @@ from fake_board import DONE, PAUSED, PROGRESS, ROWS, Clock, FakeBoard, Grammar, 
 from onnx_models import Net
 from rich.console import Console
 
-from mcugen.cli.commands.console import _json_of
+from mcugen.cli.commands.console import json_text
 from mcugen.core.errors import BoardError, VerificationError
 from mcugen.core.options import CompileOptions
 from mcugen.deploy.validation import device, links, session
@@ -125,7 +125,7 @@ def spoil_by_seeds(name: str, seeds: range, monkeypatch: pytest.MonkeyPatch) -> 
         grammar = Grammar(draw, one_of=draw.choice((4, 20, 100)))
         try:
             report = validated(name, grammar, monkeypatch)
-            json.loads(_json_of(report))
+            json.loads(json_text(report.to_json()))
             print_validation(report, Console(file=io.StringIO()))
         except BoardError as error:
             assert error.exit_code == 10
@@ -183,7 +183,7 @@ CASES: Mapping[str, tuple[str, Spoil, str]] = {
     "a row beyond the last": ("rows", standing(0, ROWS, 6), "row 6"),
     "a row below the first": ("rows", standing(0, ROWS, -1), "row -1"),
     "rows backwards": ("rows", standing(1, ROWS, 0), "in their order"),
-    "an unknown state": ("layers", standing(0, 3, 0), "how a run stands"),
+    "an unknown state": ("layers", standing(0, 3, 0), "report the state of a run"),
     "a status that nobody knows": ("layers", standing(0, DONE, 99), "must return 0"),
     "an empty answer": ("layers", always(Kind.RUN, b""), "0 bytes, 22 are due"),
     "data where none is due": ("layers", always(Kind.SPOIL, b"more"), "4 bytes, 0 are due"),

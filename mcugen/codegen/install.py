@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing of a package into a folder that may be part of a project; the user's files are kept.
+"""Writing of generated files into a folder that may be part of a project; the user's files are kept.
 
 A manifest in the folder contains the hashes of the files that mcugen wrote. A file that differs from its hash was
 edited, and is not overwritten unless the user forces it. A file that the new package does not contain is removed if it
@@ -24,7 +24,9 @@ from mcugen.codegen.atomic import staging, write_synced
 from mcugen.core.errors import OutputError, listed
 from mcugen.core.limits import read_bounded
 from mcugen.core.version import __version__
-from mcugen.export.declaration import Files
+
+Files = Mapping[str, str | bytes]
+"""Files of a package by their path in it, with slashes."""
 
 MANIFEST = ".mcugen-manifest.json"
 """Name of the manifest, a JSON file with the name of the package, and the hashes of the files by path.
@@ -55,8 +57,17 @@ class _Manifest:
     hashes: Mapping[str, tuple[str, ...]]
 
 
-def install(files: Files, folder: Path, package: str, *, force: bool = False) -> InstallResult:
-    """Write the files of the package named `package` to a folder; keep all other files in the folder.
+def install(
+    files: Files, folder: Path, package: str, *, force: bool = False, any_package: bool = False
+) -> InstallResult:
+    """Write the files of a package to a folder; keep all other files in the folder.
+
+    Args:
+        files: The files.
+        folder: The folder, which may exist.
+        package: Name of the package.
+        force: Whether files that were edited, or that mcugen did not write, are overwritten.
+        any_package: Whether unedited files of another package in the folder are replaced.
 
     Raises:
         OutputError: Nothing can be written; or, without `force`, a file was edited or was not written by mcugen, or the
@@ -67,7 +78,7 @@ def install(files: Files, folder: Path, package: str, *, force: bool = False) ->
     try:
         target.mkdir(parents=True, exist_ok=True)
         with staging(target) as fresh:
-            known = _known(target, package, force)
+            known = _known(target, package, force or any_package)
             _require_places(target, [*files, *known.hashes, MANIFEST], folder)
             _require_unedited(target, files, known, folder, force)
             return _replace(target, fresh, files, known, folder)
@@ -78,6 +89,38 @@ def install(files: Files, folder: Path, package: str, *, force: bool = False) ->
         if is_new:
             with suppress(OSError):
                 target.rmdir()  # only if nothing came of it
+
+
+def holds_only_unedited(target: Path, files: Files, package: str, folder: Path, *, force: bool) -> bool:
+    """Return whether a folder may be replaced as a whole, as it holds no file that must be kept.
+
+    Args:
+        target: The folder, which may not exist, without links in its path.
+        files: The new files.
+        package: Name of the package.
+        folder: The folder as the user named it, for messages.
+        force: Whether edited files are overwritten.
+
+    Raises:
+        OutputError: As `install` does for files of the user.
+    """
+    if not target.exists():
+        return True
+    known = _known(target, package, True)
+    _require_unedited(target, files, known, folder, force)
+    return all(_is_replaceable(path, known, files) for path in target.iterdir() if path.name != MANIFEST)
+
+
+def _is_replaceable(path: Path, known: _Manifest, files: Files) -> bool:
+    """Return whether a path in the folder is a file that the new files replace, or an unedited one of the old files."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    return path.name in files or _is_ours(path, path.name, known)
+
+
+def manifest(files: Files, package: str) -> bytes:
+    """Return the manifest of a folder with these files."""
+    return _manifest(package, {path: (digest(_bytes(content)),) for path, content in files.items()})
 
 
 def digest(data: bytes) -> str:
@@ -106,7 +149,8 @@ def _known(target: Path, package: str, force: bool) -> _Manifest:
         raise OutputError(f"{path}: must be as mcugen wrote it", str(error), "remove it, and use --force") from error
     if known.package != package and not force:
         rule = f"{target}: a folder holds one package"
-        raise OutputError(rule, f"'{known.package}'", f"another folder for '{package}', or --force to replace it")
+        remedy = f"give --output FOLDER for '{package}', or --force to replace the package"
+        raise OutputError(rule, f"'{known.package}'", remedy)
     return _Manifest(package, known.hashes)
 
 
@@ -125,7 +169,9 @@ def _require_places(target: Path, paths: Iterable[str], folder: Path) -> None:
     for path in paths:
         place = target / path
         if not Path(os.path.realpath(place)).is_relative_to(target):
-            raise OutputError(f"{folder}: '{path}' must be in the folder", "a link that leads out", "remove the link")
+            raise OutputError(
+                f"{folder}: '{path}' must be in the folder", "a link to another folder", "remove the link"
+            )
         folders = [p for p in place.parents if p.is_relative_to(target) and p.exists()]
         if (place.exists() and not place.is_file()) or not all(p.is_dir() for p in folders):
             raise OutputError(f"{folder}: '{path}' must be a file or new", "something else", "another folder with -o")
@@ -134,15 +180,15 @@ def _require_places(target: Path, paths: Iterable[str], folder: Path) -> None:
 def _require_unedited(target: Path, files: Files, known: _Manifest, folder: Path, force: bool) -> None:
     edited = [path for path in files if not force and not _is_ours(target / path, path, known, files[path])]
     if edited:
-        rule = f"{folder}: what mcugen did not write so is not overwritten"
-        raise OutputError(rule, f"edited, or not mcugen's: {listed(edited)}", "another folder with -o, or --force")
+        rule = f"{folder}: files that mcugen did not write, or that were edited, are not overwritten"
+        raise OutputError(rule, listed(edited), "give --output FOLDER for another folder, or --force to overwrite them")
 
 
 def _is_ours(place: Path, path: str, known: _Manifest, new: str | bytes = b"") -> bool:
     """Whether a file is absent, as the manifest says, or what is to be written."""
     if not place.exists():
         return True
-    return digest(place.read_bytes()) in (*known.hashes.get(path, ()), digest(_bytes(new)))
+    return place.is_file() and digest(place.read_bytes()) in (*known.hashes.get(path, ()), digest(_bytes(new)))
 
 
 def _replace(target: Path, fresh: Path, files: Files, known: _Manifest, folder: Path) -> InstallResult:

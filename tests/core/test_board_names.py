@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A board goes by the names of its file, its kits and the part numbers of its chip, and no two boards by one name."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+
+from mcugen.core.board import Board, board_names, is_like, load_board
+from mcugen.core.board_names import VENDORS, BoardNames
+from mcugen.core.errors import UsageError
+
+BOARDS = [load_board(name) for name in board_names()]
+SUFFIXES = ("", "T6", "t6tr", "DVL6A")
+"""Suffixes of package and temperature in place of "*"."""
+
+
+def examples(part: str) -> set[str]:
+    """Return part numbers that match a part number of a board file: each letter or digit in place of each "?"."""
+    ends = SUFFIXES if part.endswith("*") else ("",)
+    stem = part.removesuffix("*")
+    return {stem.replace("?", letter) + end for letter in string.ascii_uppercase + string.digits for end in ends}
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_every_name_of_a_board_is_of_this_board(board: Board) -> None:
+    parts = [number for part in board.parts for number in examples(part)]
+    for name in (board.name, *board.kits, *parts):
+        for spelling in (name, name.upper(), name.replace("-", " "), name.replace("-", "_")):
+            assert load_board(spelling).name == board.name
+            assert is_like(board, spelling)
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_a_name_is_given_once(board: Board) -> None:
+    others = [other for other in BOARDS if other.name != board.name]
+    for name in (board.name, *board.kits):
+        folded = name.lower().translate(str.maketrans("", "", "-_. "))
+        known = [other.lower().translate(str.maketrans("", "", "-_. ")) for o in others for other in (o.name, *o.kits)]
+        assert folded not in known
+    assert len(set(board.parts)) == len(board.parts)
+
+
+def test_real_boards_have_part_numbers() -> None:
+    chips = {board.name for board in BOARDS if board.parts}
+    assert len(chips) > 45
+    assert all(board.parts for board in BOARDS if board.name.startswith("stm32") and board.kits)
+
+
+@pytest.mark.parametrize(
+    ("name", "board"),
+    [
+        *(("STM32F446RET6", "stm32f446"), ("stm32f446re", "stm32f446"), ("STM32F446xE", "stm32f446")),
+        *(("nRF52840-QIAA", "nrf52840"), ("nrf52840-qiaa-r7", "nrf52840"), ("MIMXRT1062DVL6A", "rt1060")),
+        *(("RP2350A", "rp2350"), ("i.MX RT1062", "rt1060"), ("imxrt1176", "rt1170"), ("ATSAMD21G18A-AU", "samd21")),
+        *(("nucleo-f446re", "stm32f446"), ("Arduino Nano 33 BLE", "nrf52840"), ("nano 33 ble", "nrf52840")),
+        *(("pico2", "rp2350"), ("Raspberry Pi Pico 2", "rp2350"), ("rpi-pico", "rp2040"), ("Teensy 4.0", "teensy40")),
+        *(("micro:bit v2", "nrf52833"), ("Seeed XIAO ESP32C3", "esp32c3"), ("ESP32-C6", "esp32c6")),
+    ],
+)
+def test_names_that_users_write(name: str, board: str) -> None:
+    assert load_board(name).name == board
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("esp32", "esp32s3", "ESP32-S3-DevKitC-1", "xiao esp32s3", "esp8266", "atmega328p", "Arduino Uno", "uno r3"),
+        *("pic18f4550", "MSP430FR5994", "stm8s003"),
+    ],
+)
+def test_chips_without_support_are_named_by_their_cpu(name: str) -> None:
+    with pytest.raises(UsageError, match=r"has an? .* CPU, which is not supported") as caught:
+        load_board(name)
+    assert "mcugen boards" in caught.value.remedy
+
+
+def test_boards_of_the_same_vendor_are_told_instead_of_xtensa() -> None:
+    with pytest.raises(UsageError, match=r"Xtensa.*esp32c3, esp32c6, esp32p4.*boards --like esp32"):
+        load_board("esp32s3")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        *(("nuclo-f446re", "one of nucleo-f446re"), ("nrf52804", "one of nrf52840"), ("x86_64", "one of host")),
+        *(("nrf52841", "--like nrf5284`"), ("stm32f412", "--like stm32f41`"), ("stm32f446rct6", "--like stm32f446`")),
+        *(("stm32h7", "--like stm32h7`"), ("teensy", "--like teensy`"), ("zzz", "of `mcugen boards`")),
+    ],
+)
+def test_a_wrong_name_has_the_nearest_one_or_its_family(name: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_board(name)
+    assert caught.value.remedy.endswith(remedy)
+    if "--like" in remedy:
+        family = remedy.partition("--like ")[2].rstrip("`")
+        assert any(is_like(board, family) for board in BOARDS)
+
+
+def test_a_part_number_of_two_boards_is_refused() -> None:
+    names = BoardNames({"a": {"parts": ["CHIP1?"]}, "b": {"parts": ["CHIP?2"]}})
+    assert names.find("chip11") == "a"
+    with pytest.raises(UsageError, match=r"unambiguous.*'chip12'.*one of a, b"):
+        names.find("chip12")
+
+
+@pytest.mark.parametrize("name", ["STM32F446RESEARCH", "STM32F446RET6TRLONG", "STM32F446", "nRF52840-QIAB"])
+def test_a_suffix_is_one_of_package_and_temperature(name: str) -> None:
+    names = BoardNames({"a": {"parts": ["STM32F446?E*", "nRF52840-??AA*"]}})
+    with pytest.raises(UsageError, match="must exist"):
+        names.find(name)
+
+
+def test_vendors_do_not_hide_each_other() -> None:
+    assert not [(a, b) for i, a in enumerate(VENDORS) for b in VENDORS[i + 1 :] if b.startswith(a)]
