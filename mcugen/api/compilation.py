@@ -34,7 +34,7 @@ from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel, stack_samples
 from mcugen.driver.compiler import compile_model
 from mcugen.driver.drafts import draft_program
-from mcugen.driver.option_checks import check_options, check_teaching
+from mcugen.driver.option_checks import check_options, check_teaching, resolve_goal
 from mcugen.driver.parameters import require_room_quantized
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
@@ -163,6 +163,7 @@ class Compilation:
         return cls(model, board, *parts, trace=trace, workers=workers, teaching=teaching)
 
     def __post_init__(self) -> None:
+        self.options = resolve_goal(self.options)
         pipeline, preprocess = self.options.input_pipeline, self.quantizing.preprocess
         if pipeline and preprocess:  # Only one of them prepares samples: the input pipeline, which becomes C.
             self.options = replace(self.options, input_pipeline=with_preprocessing(pipeline, preprocess))

@@ -115,8 +115,10 @@ def _best_in_time(
     chosen = ends[0]
     low, high = (candidate.compiled.program.instructions_estimate or 0.0 for candidate in ends)
     fast_cycles, slow_cycles = (candidate.metrics.time for candidate in ends)
-    # The share where the deadline lies if cycles grow with instructions, less 5 %.
-    share = min(max(0.95 * (deadline.cycles - fast_cycles) / max(slow_cycles - fast_cycles, 1), 0.05), 0.95)
+    # The share where the deadline lies if cycles grow with instructions, less a margin.
+    margin = TOLERANCES.deadline_margin
+    share = margin * (deadline.cycles - fast_cycles) / max(slow_cycles - fast_cycles, 1)
+    share = min(max(share, 1 - margin), margin)
     for _ in range(MAX_TRIALS):
         if high - low < TOLERANCES.min_trial_share * low:
             break

@@ -33,7 +33,7 @@ from itertools import product
 from mcugen.autotuning.latency import DeadlineCheck, describe_time, require_deadline
 from mcugen.core.board import Board
 from mcugen.core.errors import ConstraintError, DoesNotFitError, UsageError, VerificationError
-from mcugen.core.options import GOALS, MIXED, CompileOptions
+from mcugen.core.options import GOALS, MIXED, CompileOptions, Places
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.driver.drafts import draft_program
@@ -944,14 +944,15 @@ class PrecisionSearch:
         if has_real_ends:  # Its inputs and outputs are those of the float model.
             with suppress(VerificationError):  # ONNX Runtime lacks some operators.
                 return run_oracle(OracleModel(quantization.proto), samples).outputs
-        host = compile_model(quantization, "host", self._unlimited_options)
+        host = compile_model(quantization, "host", self._host_options)
         stored = [as_stored(sample, host.program.inputs) for sample in samples]
         return reals(host.reference(stored), host.program.outputs)
 
     @property
-    def _unlimited_options(self) -> CompileOptions:
-        """Return options without budgets for a build on this computer, whose memory use does not concern the board."""
-        return replace(self.options, max_ram=None, max_flash=None)
+    def _host_options(self) -> CompileOptions:
+        """Return options for a build on this computer: without budgets, a second core and memories of the board."""
+        one_core = replace(self.options, cores=1, throughput=False)
+        return replace(one_core, max_ram=None, max_flash=None, place=Places(), copy_ahead=False)
 
     def _mse(self, outputs: Sequence[Mapping[str, Array]], reference: Sequence[Mapping[str, Array]]) -> float:
         return METRICS["mse"].compute(Judged(outputs, reference))
@@ -963,6 +964,6 @@ class PrecisionSearch:
         """
         compiled = trial.compiled
         if not compiled.bundle.libraries:
-            compiled = compile_model(trial.quantization, "host", self._unlimited_options)
+            compiled = compile_model(trial.quantization, "host", self._host_options)
         outputs = compiled.given_inputs.simulate(self._stored_samples(compiled), measure=False).outputs
         return self._judge(reals(outputs, compiled.program.outputs))

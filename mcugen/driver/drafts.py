@@ -17,6 +17,7 @@ from mcugen.codegen.render import render
 from mcugen.core.board import Board
 from mcugen.core.limits import limit_cpu_seconds
 from mcugen.core.options import CompileOptions
+from mcugen.driver.option_checks import resolve_goal
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.target import features_of_cores, target_of
 from mcugen.driver.variants import Variants
@@ -56,7 +57,7 @@ def draft_float_program(source: LoadedModel, board: Board, options: CompileOptio
 def _plan_without_search(source: LoadedModel, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
     """Return the optimized graph and a planned program of a loaded model, which no search has changed."""
     target = target_of(board, options)
-    options = replace(options, stream_input=False)
+    options = replace(resolve_goal(options), stream_input=False)
     with limit_cpu_seconds("compilation"), one_thread():
         graph = Variants(source.proto, identifier(Path(source.file).stem), options, target).graph({})
         optimize(graph)

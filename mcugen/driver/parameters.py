@@ -25,14 +25,10 @@ from mcugen.quantization.profile import Profile
 from mcugen.quantization.quantize import create_quantizer
 from mcugen.quantization.samples import Sample
 from mcugen.quantization.scheme import Scheme
+from mcugen.search.objective import TOLERANCES
 
 NUM_DRAFT_SAMPLES = 4
 """Number of calibration samples with which a model is quantized to estimate the bytes of its weights."""
-CERTAIN_WEIGHTS_SHARE = 0.9
-"""Share of the weight bytes of a model quantized with few samples that the final model surely has.
-
-With all samples, more channels may turn out to be constant and need no weights.
-"""
 _NAMED = 3
 
 
@@ -108,7 +104,7 @@ def require_room_quantized(
     draft = maker.quantize() if precisions is None else maker.draft(maker.narrowest(precisions))
     graph = import_model(draft.proto, "draft", registry=source.registry)
     optimize(graph)
-    needed = int(CERTAIN_WEIGHTS_SHARE * min_weight_bytes(graph, options))
+    needed = int(TOLERANCES.certain_weights_share * min_weight_bytes(graph, options))
     if needed > room.size:
         raise _refusal(needed, _weights(graph), room, options)
 

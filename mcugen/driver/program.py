@@ -20,8 +20,7 @@ from mcugen.memory.place import Placement, place
 from mcugen.memory.plan import Planned
 from mcugen.search.budget import Fit
 from mcugen.search.problem import SearchProblem
-from mcugen.search.program_search import ProgramSearch
-from mcugen.search.slowdown_cap import SearchResult, SlowdownCap
+from mcugen.search.program_search import ProgramSearch, SearchResult
 from mcugen.search.trace import SearchTrace
 
 
@@ -42,9 +41,8 @@ def search_program(
     target, options = variants.board, variants.options
     if symbols:
         return SearchResult(variants.program(symbols), target, options)
-    problem = SearchProblem(graph, target, options, trace=trace)
-    fit = ProgramSearch(problem, partial(measure_code_bytes, board=board, options=options)).run()
-    return SlowdownCap(graph, SearchResult(fit, target, options), partial(target_of, board), trace).result()
+    problem = SearchProblem(graph, target, options, trace=trace, board_for=partial(target_of, board))
+    return ProgramSearch(problem, partial(measure_code_bytes, board=board, options=options)).run()
 
 
 def measure_code_bytes(program: Program, board: Board, options: CompileOptions) -> int | None:

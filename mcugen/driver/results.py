@@ -19,7 +19,7 @@ from mcugen.quantization.quantize import Quantization
 from mcugen.reporting.figures import WeightCopy
 from mcugen.search.budget import Fit
 from mcugen.search.plan import WEIGHT_COPY_KERNELS
-from mcugen.search.slowdown_cap import SearchResult
+from mcugen.search.program_search import SearchResult
 from mcugen.search.weight_staging import startup_copy_cycles
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mcugen.codegen.install import Files
 from mcugen.core.board import Board
 from mcugen.export.build_systems import cmake_library
-from mcugen.codegen.install import Files
 from mcugen.export.declaration import Format
 from mcugen.simulation.toolchain import RISCV
 

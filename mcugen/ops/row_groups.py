@@ -124,7 +124,7 @@ class RowGroups:
         self._nodes = list(nodes)
         self._kept = frozenset(kept)
         self._is_narrow = is_narrow
-        self._pairs = frozenset(pairs)
+        self.pairs = frozenset(pairs)
         self._units: dict[int, list[dict[Value, _Unit] | None]] = {}
         self._known: dict[tuple[Node, ...], _Unit] = {}
         self._rows: dict[tuple[Value, int, tuple[int, int]], Rows] = {}
@@ -137,7 +137,7 @@ class RowGroups:
     def _form(self, node: Node) -> RowForm | None:
         form = row_form(node.op, node.sig, is_narrow=self._is_narrow)
         return (
-            two_rows_per_step(form, node.output.type) if form is not None and node.output.name in self._pairs else form
+            two_rows_per_step(form, node.output.type) if form is not None and node.output.name in self.pairs else form
         )
 
     def group(self, first: int, end: int) -> Streamed | None:

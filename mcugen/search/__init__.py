@@ -6,16 +6,20 @@ objective (`objective`) holds the goal, the limits and all tolerances, and makes
 (`cost_model`) evaluates a candidate at an accuracy level: by estimates, in the memories where everything lies, with
 its built code, or in the simulator. The trace (`trace`) records candidates and verdicts.
 
-The program search (`program_search`) makes its decisions in three steps, each kind of decision in a module of its own:
+The program search (`program_search`) makes its decisions in steps. A further decision is a module with one class, and
+one line in the registry of its step:
 
-1. The program for a goal (`goal_program`): kernels, attention head by head (`head_splitting`), line-buffered groups
-   (`line_buffering`, `line_buffer_tradeoff`), spatial tiling (`spatial_tiling`), compressed weights
-   (`weight_decompression`); for two cores, layers and branches on both (`two_core_program`).
-2. Refinements (registry REFINEMENTS in `refinements`): alternatives within the budget by the transformations (registry
-   TRANSFORMATIONS in `transformations`), copies of weights (`weight_staging`, `weight_copies`), and output-channel
-   tiling (`channel_tiling`).
-3. The limit on the slowdown of `balanced` (`slowdown_cap`), which compares whole searches.
+1. Changes of the graph for the least RAM: GRAPH_TRANSFORMATIONS, GROUPING_TRANSFORMATIONS and FASTER_GROUPINGS in
+   `graph_variants`. They split attention heads (`head_splitting`), group layers in bodies (`line_buffer_bodies`), tile
+   images (`spatial_tiling`) and compute two rows per step (`row_pairs`). `goal_program` builds the programs of all
+   variants and chooses one, with line-buffered groups (`line_buffering`) and compressed weights
+   (`weight_decompression`).
+2. Changes of every candidate program: CANDIDATE_TRANSFORMATIONS in `candidates`, which assign layers to two cores
+   (`two_core_program`).
+3. Refinements: REFINEMENTS in `program_search`. They choose alternatives within the budget (TRANSFORMATIONS in
+   `candidates`), copy weights (`weight_staging`, `weight_copies`), tile layers by output channels (`channel_tiling`),
+   and limit the slowdown of `balanced` (`slowdown_cap`), which compares whole searches.
 
-A further decision is a class with one line in a registry. Searches by measured time (mcugen.autotuning) and over
-boards and precisions (mcugen.explore) use the same objective, cost model and trace.
+Searches by measured time (mcugen.autotuning) and over boards and precisions (mcugen.explore) use the same objective,
+cost model and trace.
 """

@@ -1,27 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The candidates of a program search: they are built, completed for two cores, evaluated and recorded."""
+"""The candidates of a program search: built by the registered transformations, evaluated and recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mcugen.core.board import Board
 from mcugen.core.limits import restart_time_limit
-from mcugen.core.options import CompileOptions
-from mcugen.search.budget import code_of
+from mcugen.core.options import GOALS, CompileOptions
+from mcugen.search.budget import code_of, optimistic_use
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.goal_program import build_for_goal
+from mcugen.search.line_buffer_tradeoff import GROUPED
 from mcugen.search.metrics import AccuracyLevel, Metrics
 from mcugen.search.objective import Budget, Objective
-from mcugen.search.plan import BuiltProgram, ProgramCandidate
+from mcugen.search.plan import ProgramCandidate
 from mcugen.search.problem import SearchProblem
 from mcugen.search.trace import excess_of
-from mcugen.search.transformations import BALANCED, TRANSFORMATIONS, Transformation
-from mcugen.search.two_core_program import TwoCoreSearch
+from mcugen.search.transformations import (
+    BUDGET_KERNELS,
+    CandidateTransformation,
+    KernelsWithinBudget,
+    LineBufferFusion,
+    ProgramForGoal,
+    Rematerialization,
+    Transformation,
+    WeightDecompression,
+)
+from mcugen.search.two_core_program import CoreAssignment
 from mcugen.search.weight_staging import staged
 
 REQUESTED_CANDIDATE_NAME = "as asked"
 """Name, in messages, of the program for the requested goal without changes to fit a budget."""
+
+
+BALANCED = ProgramForGoal("a balance of time and memory", ("ram", "flash"), GOALS[0])
+"""The transformation that builds the program for `balanced`; it is among TRANSFORMATIONS too."""
+
+TRANSFORMATIONS: tuple[Transformation, ...] = (
+    KernelsWithinBudget(BUDGET_KERNELS, ("ram", "flash")),
+    KernelsWithinBudget(BUDGET_KERNELS, ("flash",), estimate=optimistic_use),
+    LineBufferFusion(GROUPED, ("ram",)),
+    BALANCED,
+    Rematerialization("results of a run computed again for gradients", ("ram",)),
+    WeightDecompression("weights by a code", ("flash",)),
+    ProgramForGoal("all for the least RAM", ("ram",), "ram"),
+    ProgramForGoal("all for the least flash", ("flash",), "flash"),
+)
+"""The transformations in the order in which they are tried where the requested program is too large."""
+
+CANDIDATE_TRANSFORMATIONS: tuple[CandidateTransformation, ...] = (CoreAssignment(),)
+"""The transformations that every candidate goes through before it is compared with others, in their order."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The state of a program search between two refinements, or its result."""
+
+    problem: SearchProblem
+    """The problem that the programs were built for."""
+    requested: ProgramCandidate
+    """The program for the goal of the options, without a budget."""
+    chosen: ProgramCandidate
+    """The best program so far."""
+    candidates: tuple[ProgramCandidate, ...]
+    """All candidates that later refinements may choose again."""
+    reason: str = ""
+    """Why the best program was chosen, as a phrase for the trace, if the last refinement has a reason of its own."""
+
+    def choosing(self, chosen: ProgramCandidate, *more: ProgramCandidate) -> Selection:
+        """Return the selection with `chosen` as the best program, and with `more` added to the candidates."""
+        return replace(self, chosen=chosen, candidates=(*self.candidates, *more))
 
 
 @dataclass(frozen=True)
@@ -29,6 +79,8 @@ class CandidateBuilder:
     """Builds, evaluates and records the candidates of one program search."""
 
     problem: SearchProblem
+    run_search: Callable[[SearchProblem], Selection]
+    """Runs a further search, for another board or other options."""
 
     @property
     def board(self) -> Board:
@@ -62,18 +114,20 @@ class CandidateBuilder:
         return self.problem.candidate(name, built, self.options.optimize)
 
     def completed(self, candidate: ProgramCandidate, kind: str, limits: CompileOptions) -> ProgramCandidate:
-        """Replace a candidate by its two-core program if the options ask for two cores, and record it in the trace.
+        """Apply the CANDIDATE_TRANSFORMATIONS to a candidate, and record it in the trace.
 
         Args:
-            candidate: The candidate, for one core.
+            candidate: The candidate.
             kind: The kind of decision that made it, as the trace names it.
             limits: Options with the limits of RAM and flash that it was built for.
         """
-        built = candidate.built
-        if self.options.cores > 1:
-            use = self.costs.evaluate(built).use
-            built = BuiltProgram(TwoCoreSearch(self.problem).program(built.program, use, limits), built.changes)
-        return self.problem.recorded(self.problem.candidate(candidate.name, built, candidate.goal), kind)
+        problem = self.problem
+        candidate = problem.candidate(candidate.name, candidate.built, candidate.goal)
+        for transformation in CANDIDATE_TRANSFORMATIONS:
+            for built in transformation.propose(problem, candidate, limits):
+                problem.recorded(candidate, kind, f"Rejected: {transformation.advantage}.")
+                candidate, kind = problem.candidate(candidate.name, built, candidate.goal), transformation.kind
+        return problem.recorded(candidate, kind)
 
     def transformed(self, transformation: Transformation, limits: CompileOptions) -> ProgramCandidate:
         """Return the best candidate that a transformation proposes, with the RAM and flash limits of `limits`."""

@@ -55,9 +55,6 @@ Portions consist of whole groups of that many units; a last stage computes the r
 MAX_KERNELS_TRIED = 7
 """Largest number of kernels that are tried for the shards: others than the whole layer's may need less memory."""
 
-MIN_UNEVEN_INSTRUCTIONS = 50_000
-"""Least instructions of a layer for which shards by two different kernels are tried."""
-
 NUM_UNEVEN_CUTS = 3
 """Number of places to cut that are tried for shards by two different kernels."""
 
@@ -181,10 +178,10 @@ class PartitionSearch:
         kernels = self._as_small(node, kernel) if kernel else [None]
         cutter = _Ways(node)
         partitions = list(self._even(cutter, kernels))
-        if whole > MIN_UNEVEN_INSTRUCTIONS:
+        if whole > TOLERANCES.min_uneven_instructions:
             partitions += self._uneven(cutter, [k for k in kernels if k])
             partitions += self._with_rest(cutter, [k for k in kernels if k])
-        if kernel and kernel.name not in self.chosen_kernels and whole > MIN_UNEVEN_INSTRUCTIONS:
+        if kernel and kernel.name not in self.chosen_kernels and whole > TOLERANCES.min_uneven_instructions:
             partitions += self._with_more_flash(cutter, kernel, spare)
         faster = sorted(
             (partition for partition in partitions if partition.time < whole), key=lambda partition: partition.time

@@ -6,23 +6,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from mcugen.backends.cpu.pipeline import Kernels, lowered, plan_program
 from mcugen.core.limits import restart_time_limit
 from mcugen.core.options import GOALS
-from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits
 from mcugen.lir.program import Program
 from mcugen.search.budget import use_of
-from mcugen.search.head_splitting import split_attention_heads
-from mcugen.search.line_buffer_groups import GraphSegment, plan_ram_bytes, with_groups
+from mcugen.search.graph_transformations import GraphVariant
+from mcugen.search.graph_variants import graph_variants
 from mcugen.search.line_buffer_tradeoff import with_useful_groups
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.objective import TOLERANCES
-from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, divided_layers
+from mcugen.search.plan import BuiltProgram, GraphChanges, divided_layers
 from mcugen.search.problem import SearchProblem
-from mcugen.search.spatial_tiling import tile_columns
 from mcugen.search.weight_decompression import (
     better_of,
     choose_compressed_constants,
@@ -38,12 +35,6 @@ The best program found until then is used.
 
 WORK_PER_INSTRUCTION = 3
 """Time to lower and plan one instruction, relative to the time to evaluate one line-buffered group."""
-
-MAX_PLANNED_GROUPINGS = 4
-"""Number of divisions of a graph into line-buffered groups for which memory is planned, those with least RAM first.
-
-Few are enough, as estimates of their RAM are right within a few percent.
-"""
 
 RAM_EXPONENT = 16
 """Exponent of RAM in the product time · RAM¹⁶ that the goal `ram` minimizes among programs with nearly the least RAM.
@@ -94,17 +85,6 @@ def streamings_of(problem: SearchProblem) -> Streamings:
 
 
 @dataclass(frozen=True)
-class GraphVariant:
-    """A graph that the search derives from the problem's graph."""
-
-    graph: Graph
-    ram: int = 0
-    """Estimated RAM in bytes; 0 without line-buffered groups."""
-    changes: GraphChanges = NO_CHANGES
-    """The changes by which it differs from the optimized graph of the model."""
-
-
-@dataclass(frozen=True)
 class _VariantProgram:
     """The planned program of a variant, with the kernels to choose from."""
 
@@ -149,15 +129,14 @@ class GoalSearch:
     @property
     def _max_arena_ratio(self) -> float:
         """Return the largest ratio to the least arena at which a program is still a candidate."""
-        return ARENA_ESTIMATE_RATIOS[1] if self.problem.options.optimize == "ram" else 1.0
+        return TOLERANCES.max_close_arena_ratio if self.problem.options.optimize == "ram" else 1.0
 
     def _planned(self, variant: GraphVariant, max_arena: float) -> _VariantProgram:
         """Return the program of a variant; planning stops early if the arena exceeds `max_arena` bytes."""
         kernels = Kernels(variant.graph, self.problem.board, self.problem.options)
         program = lowered(variant.graph, self.problem.board, self.problem.options, kernels=kernels.within())
-        return _VariantProgram(
-            BuiltProgram(plan_program(program, max_bytes=max_arena), variant.changes), variant, kernels
-        )
+        built = BuiltProgram(plan_program(program, max_bytes=max_arena), variant.changes, kind=variant.kind)
+        return _VariantProgram(built, variant, kernels)
 
     def _least_ram(self, candidates: Sequence[_VariantProgram], smallest: BuiltProgram) -> BuiltProgram:
         """Return the program that serves `ram` best among variants that need nearly the least RAM."""
@@ -169,7 +148,7 @@ class GoalSearch:
         rivals = LeastRamRivals(self.problem, balanced, [candidate.built for candidate in close])
         for candidate in close:
             if counted_work(self.streamings, [rival.program for rival in rivals.built]) <= MAX_SEARCH_WORK:
-                rivals.add(self._faster(candidate), candidate.variant.changes)
+                rivals.add(self._faster(candidate), candidate.variant)
         best = rivals.best()
         self._record_rejected([*(other.built for other in candidates), *rivals.built, balanced], best)
         return best
@@ -186,7 +165,7 @@ class GoalSearch:
             else:
                 reason = "another program with nearly the least RAM has a better trade of time and RAM"
             candidate = self.problem.candidate("a variant for the least RAM", built)
-            self.problem.recorded(candidate, "least RAM", f"Rejected: {reason}.")
+            self.problem.recorded(candidate, built.kind or "least RAM", f"Rejected: {reason}.")
 
     def _faster(self, candidate: _VariantProgram) -> Iterator[Program]:
         """Yield programs with faster kernels, for each ARENA_ESTIMATE_RATIOS, where a program leaves RAM unused."""
@@ -223,15 +202,16 @@ class LeastRamRivals:
     built: list[BuiltProgram] = field(default_factory=list)
     """The candidates, with memory plans."""
 
-    def add(self, programs: Iterable[Program], changes: GraphChanges) -> None:
+    def add(self, programs: Iterable[Program], variant: GraphVariant) -> None:
         """Plan memory for more programs and add them; planning of a program ends early once it cannot be the best.
 
         Args:
             programs: The lowered programs.
-            changes: The changes of the graph that they were lowered from.
+            variant: The variant of the graph that they were lowered from.
         """
         for program in programs:
-            self.built.append(BuiltProgram(plan_program(program, max_bytes=self._max_useful_arena(program)), changes))
+            planned = plan_program(program, max_bytes=self._max_useful_arena(program))
+            self.built.append(BuiltProgram(planned, variant.changes, kind=variant.kind))
 
     def best(self) -> BuiltProgram:
         """Return the candidate with the least product time · RAM¹⁶ among those that need nearly the least RAM.
@@ -272,77 +252,3 @@ def _time(program: Program) -> float:
 def least_ram(programs: Iterable[BuiltProgram]) -> BuiltProgram:
     """Return the program with the least RAM, and the fastest of several with the same RAM."""
     return min(programs, key=lambda built: (built.program.arena_size, built.program.instructions_estimate or 0.0))
-
-
-def graph_variants(problem: SearchProblem, streamings: Streamings) -> Iterator[GraphVariant]:
-    """Yield variants of the graph with line-buffered groups, and the graph without groups.
-
-    Goals other than `ram` yield the graph as it is. Where the caller passes the input row by row, the first layers are
-    a group for every goal.
-
-    Args:
-        problem: The graph with its options.
-        streamings: The line-buffering searches.
-    """
-    graph, options = problem.graph, problem.options
-    if options.optimize != "ram" and not options.stream_input:
-        yield GraphVariant(graph, changes=problem.changes)
-        return
-    divided = split_attention_heads(graph) if options.optimize == "ram" else graph
-    in_bodies = streamings.bodies_in_groups(divided) if options.optimize == "ram" else divided
-    split = problem.changes.merged(GraphChanges(split_heads=divided_layers(graph, divided)))
-    ordered = dict[Graph, GraphChanges]()
-    for variant, changes in ((in_bodies, split), (divided, split), (graph, problem.changes)):
-        ordered.setdefault(streamings.ordered(variant), changes)
-    for variant, changes in ordered.items():
-        yield from _RowVariants(problem, streamings).of(GraphVariant(variant, changes=changes))
-
-
-@dataclass(frozen=True)
-class _RowVariants:
-    """The variants of one graph with line-buffered groups and, for the least RAM, with spatial tiling."""
-
-    problem: SearchProblem
-    streamings: Streamings
-
-    def of(self, variant: GraphVariant) -> Iterator[GraphVariant]:
-        """Yield the grouped variants of one graph.
-
-        For the least RAM, the group that needs most RAM is also tiled spatially, as long as tiling reduces the RAM.
-        """
-        plans = self._plans(variant.graph)
-        in_groups = self._grouped(variant, plans)
-        yield from in_groups
-        if not in_groups or not self.problem.options.stream_input:
-            yield replace(variant, ram=0)
-        while self.problem.options.optimize == "ram" and plans and (tiled := _tiled(variant, plans[0])):
-            previous_ram, variant, plans = plan_ram_bytes(plans[0]), tiled, self._plans(tiled.graph)
-            if not plans or plan_ram_bytes(plans[0]) > TOLERANCES.max_patched_ram_ratio * previous_ram:
-                return
-            yield from self._grouped(variant, plans)
-
-    def _plans(self, graph: Graph) -> list[list[GraphSegment]]:
-        """Return the most promising partitions of a graph into segments."""
-        streaming = self.streamings.of(graph)
-        if self.problem.options.optimize == "ram":
-            return list(islice(streaming.plans(), MAX_PLANNED_GROUPINGS))
-        return sorted(streaming.plans(), key=streaming.product)[:1]
-
-    def _grouped(self, variant: GraphVariant, plans: Sequence[Sequence[GraphSegment]]) -> list[GraphVariant]:
-        """Return the variants with line-buffered groups, without plans that have no groups."""
-        is_streamed_in = self.problem.options.stream_input
-        graphs = [
-            (with_groups(variant.graph, plan, is_streamed_in=is_streamed_in), plan_ram_bytes(plan)) for plan in plans
-        ]
-        return [GraphVariant(graph, ram, variant.changes) for graph, ram in graphs if graph is not variant.graph]
-
-
-def _tiled(variant: GraphVariant, plan: Sequence[GraphSegment]) -> GraphVariant | None:
-    """Return the variant with spatial tiling of the group that needs most RAM, or None if it cannot be tiled."""
-    busiest = max(plan, key=lambda segment: segment.ram)
-    nodes = variant.graph.nodes[busiest.first : busiest.end]
-    tiled_graph = tile_columns(variant.graph, nodes) if busiest.op else None
-    if tiled_graph is None:
-        return None
-    changes = GraphChanges(spatial_tiles=divided_layers(variant.graph, tiled_graph))
-    return GraphVariant(tiled_graph, changes=variant.changes.merged(changes))

@@ -10,9 +10,24 @@ from mcugen.hir.operator import Partition, RowForm
 from mcugen.hir.traits import partition_by_rows, row_form
 from mcugen.ops.matmul import MatMul
 from mcugen.ops.movement import Concat, Slice
+from mcugen.search.graph_transformations import GraphTransformation, GraphVariant, GroupingSearch
+from mcugen.search.plan import GraphChanges, divided_layers
 
 MAX_HEADS = 16
 """Largest number of heads that are computed apart, as each head adds kernel calls."""
+
+
+class HeadSplitting(GraphTransformation):
+    """Computes attention head by head, so that the scores of only one head are in memory at a time."""
+
+    kind = "attention head by head"
+
+    def propose(self, variant: GraphVariant, search: GroupingSearch) -> Iterator[GraphVariant]:
+        """Yield the variant with all heads split, or nothing if there is no attention with several heads."""
+        split_graph = split_attention_heads(variant.graph)
+        if split_graph is not variant.graph:
+            changes = GraphChanges(split_heads=divided_layers(variant.graph, split_graph))
+            yield variant.changed(split_graph, changes, self.kind)
 
 
 def split_attention_heads(graph: Graph) -> Graph:

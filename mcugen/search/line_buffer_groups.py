@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs with line-buffered groups: their partition into segments, and the order of nodes that allows groups."""
+"""Graphs with line-buffered groups: their groupings, and the order of nodes that allows groups."""
 
 from __future__ import annotations
 
@@ -31,9 +31,13 @@ class GraphSegment:
     instructions: float
 
 
-def plan_ram_bytes(plan: Sequence[GraphSegment]) -> int:
-    """Return the estimated live bytes at the busiest moment of a graph that is divided into these segments."""
-    return max(segment.ram for segment in plan)
+Grouping = Sequence[GraphSegment]
+"""A division of all nodes of a graph into line-buffered groups and single nodes, in the order of the nodes."""
+
+
+def plan_ram_bytes(grouping: Grouping) -> int:
+    """Return the estimated live bytes at the busiest moment of a graph with these groups."""
+    return max(segment.ram for segment in grouping)
 
 
 def in_order_of_rows(graph: Graph) -> Graph:
@@ -92,12 +96,12 @@ def _ranks(node: Node) -> dict[Value, int]:
     return {v: v.type.nbytes if window else 0 for v, window in pairs if v is not None and v.producer is not None}
 
 
-def with_groups(graph: Graph, segments: Sequence[GraphSegment], *, is_streamed_in: bool = False) -> Graph:
+def with_groups(graph: Graph, segments: Grouping, *, is_streamed_in: bool = False) -> Graph:
     """Return a copy of the graph with its groups as nodes; the graph itself without groups.
 
     Args:
         graph: The graph to copy.
-        segments: The graph, partitioned into segments.
+        segments: The line-buffered groups and single nodes; single nodes may be left out.
         is_streamed_in: Whether the caller passes the input of the first group row by row.
     """
     if not any(s.op for s in segments):

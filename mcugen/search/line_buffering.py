@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from itertools import groupby, islice, takewhile
 
 from mcugen.core.board import Board
-from mcugen.hir.graph import Graph, Node, Value, with_bodies
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import RowForm
 from mcugen.hir.traits import Rowwise, row_form
 from mcugen.kernels.choose import MAX_GOAL_OFFSET_BYTES, all_fitting, fitting_kernels, offers_of
@@ -30,13 +30,7 @@ from mcugen.memory.plan import peak_live_bytes
 from mcugen.ops.movement import Slice
 from mcugen.ops.row_groups import RowGroups, ends_of, group_of
 from mcugen.ops.stream import Layer, Streamed
-from mcugen.search.line_buffer_groups import (
-    GraphSegment,
-    in_order_of_rows,
-    plan_ram_bytes,
-    single_node_group,
-    with_groups,
-)
+from mcugen.search.line_buffer_groups import GraphSegment, in_order_of_rows, plan_ram_bytes, single_node_group
 from mcugen.search.objective import TOLERANCES
 
 MAX_GROUP_NODES = 24
@@ -84,6 +78,7 @@ class Streaming:
         self._in_pairs = in_pairs
         self._bodies: dict[Graph, tuple[float, int]] = {}
         self._made: dict[tuple[int, int, bool], GraphSegment | None] = {}
+        self._num_paired = 0
         self._known_ends: dict[tuple[int, int], tuple[list[Value], list[Value]]] = {}
 
     def plans(self, max_ram: float = math.inf) -> Iterator[list[GraphSegment]]:
@@ -115,7 +110,7 @@ class Streaming:
     @property
     def looked_at(self) -> int:
         """Return the number of groups evaluated so far."""
-        return len(self._made)
+        return len(self._made) + self._num_paired
 
     def product(self, plan: Sequence[GraphSegment]) -> float:
         """Return the product of a division's estimated instructions and RAM in bytes: less is better for `balanced`."""
@@ -215,9 +210,7 @@ class Streaming:
             if (first, end, is_narrow) not in self._made:
                 if len(self._made) >= MAX_EVALUATED_GROUPS:
                     return
-                op = self._group(first, end, is_narrow)
-                new_segment = None if op is None else GraphSegment(first, end, op, *self._cost(op, first, end))
-                self._made[first, end, is_narrow] = new_segment
+                self._made[first, end, is_narrow] = self._group(first, end, self._ways[is_narrow])
             segment = self._made[first, end, is_narrow]
             if segment is not None:
                 yield 2 * place + is_narrow, segment
@@ -322,28 +315,47 @@ class Streaming:
         offers = [(node, fitting_kernels(node, self._features, any_size=False)) for node in body.nodes]
         return times * sum(self._costs.time(node, self._fastest(node, kernels)) for node, kernels in offers if kernels)
 
-    def _group(self, first: int, end: int, is_narrow: bool) -> Streamed | None:
-        """Return the operator of a group, or None if these nodes cannot be one.
+    def groups_with_pairs(self, first: int, end: int, pairs: frozenset[str]) -> Iterator[GraphSegment]:
+        """Yield the groups of some nodes, with and without padding columns, that compute two rows per step in layers.
+
+        Args:
+            first: Index of the first node.
+            end: Index behind the last node.
+            pairs: Output names of the layers that compute two rows per step.
+        """
+        for is_narrow in (False, True):
+            ways = RowGroups(self.graph.nodes, self.graph.outputs, is_narrow=is_narrow, pairs=pairs)
+            group = self._group(first, end, ways)
+            self._num_paired += 1
+            if group is not None:
+                yield group
+
+    def _group(self, first: int, end: int, ways: RowGroups) -> GraphSegment | None:
+        """Return the group of some nodes with its cost, or None if these nodes cannot be a group.
 
         A group that the caller passes its input row by row must be the only reader of that input.
         """
-        op = self._ways[is_narrow].group(first, end)
+        op = ways.group(first, end)
         if op is None or not all(t.is_contiguous for t in op.tensors[self._comes_by_rows(first) : op.sources]):
             return None
-        if not self._comes_by_rows(first):
-            return op
-        x = self.graph.inputs[0]
-        return op if self.graph.nodes[first].inputs[0] is x and self._lives[x][1] < end else None
+        if self._comes_by_rows(first):
+            x = self.graph.inputs[0]
+            if self.graph.nodes[first].inputs[0] is not x or self._lives[x][1] >= end:
+                return None
+        return GraphSegment(first, end, op, *self._cost(op, first, end, ways.pairs))
 
     def _comes_by_rows(self, first: int) -> bool:
         """Return whether the caller passes the input of a group that begins there row by row."""
         return self._is_streamed_in and first == 0
 
-    def _cost(self, op: Streamed, first: int, end: int) -> tuple[int, float]:
-        """Return the bytes live while a group runs, and its instructions beyond those of its nodes one by one."""
+    def _cost(self, op: Streamed, first: int, end: int, pairs: frozenset[str]) -> tuple[int, float]:
+        """Return the bytes live while a group runs, and its instructions beyond those of its nodes one by one.
+
+        `pairs` are the output names of the layers that compute two rows per step, by their fastest kernels.
+        """
         schedule = op.schedule
         rows = [window * tensor.pitch for window, tensor in zip(schedule.windows, op.tensors, strict=True)]
-        bodies = [self._body(layer) for layer in op.layers]
+        bodies = [self._body(layer, pairs) for layer in op.layers]
         read = {t for layer in op.layers for t, _ in layer.reads}
         put = {} if op.adds else {t: op.tensors[t].nbytes * schedule.step(t) for t in op.results if t not in read}
         local = max(ram + put.get(i, 0) for i, (_, ram) in enumerate(bodies, op.sources))
@@ -381,11 +393,11 @@ class Streaming:
         )
         return around + sum(dying.values()) + sum(outputs.values()) - max(saved, default=0)
 
-    def _body(self, layer: Layer) -> tuple[float, int]:
+    def _body(self, layer: Layer, pairs: frozenset[str]) -> tuple[float, int]:
         """Return the instructions of a layer's body, and its scratch bytes besides its inputs and its output."""
         if layer.body not in self._bodies:
             choices = {
-                node: self._fastest(node, kernels) if node.output.name in self.pairs else self._lightest(node, kernels)
+                node: self._fastest(node, kernels) if node.output.name in pairs else self._lightest(node, kernels)
                 for node in layer.body.nodes
                 if (kernels := fitting_kernels(node, self._features, any_size=False))
             }
@@ -478,28 +490,6 @@ class Streamings:
         """Return the search of a graph and, if some layers are faster by two rows per step, the search with these."""
         pairs = self.of(graph, in_pairs=True)
         return (self.of(graph), pairs) if pairs.pairs else (self.of(graph),)
-
-    def bodies_in_groups(self, graph: Graph) -> Graph:
-        """Return the graph whose branch and loop bodies have the line-buffered groups of least RAM.
-
-        The same graph is returned if no body has such groups.
-        """
-        bodies_by_node = {
-            node: {body: self._in_groups(body) for body in node.op.bodies} for node in graph.nodes if node.op.bodies
-        }
-        if all(body is other for bodies in bodies_by_node.values() for body, other in bodies.items()):
-            return graph
-        places = {node: place for place, node in enumerate(graph.nodes)}
-        grouped_graph = graph.copy()
-        for node, bodies in bodies_by_node.items():
-            grouped_graph.nodes[places[node]].op = with_bodies(node.op, bodies.__getitem__)
-        return grouped_graph
-
-    def _in_groups(self, body: Graph) -> Graph:
-        """Return a body with the groups that promise the least RAM, bodies inside it included."""
-        body = self.ordered(self.bodies_in_groups(body))
-        plan = next(self.of(body, is_body=True).plans(), [])
-        return with_groups(body, plan)
 
 
 def reasons_against_rows(graph: Graph) -> dict[str, str]:

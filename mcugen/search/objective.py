@@ -36,7 +36,6 @@ class Tolerance:
     """What the value limits, as a sentence."""
     evidence: str
     """The measurement that supports the value, or NO_EVIDENCE."""
-    """The measurement behind the value, or NO_EVIDENCE."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,44 @@ class Tolerances:
         unit="time / time",
         meaning="Largest ratio of the time of a partition with many more constants to that of one without.",
     )
+    min_uneven_instructions: float = _tolerance(
+        50_000,
+        unit="instructions / call",
+        meaning="Least instructions of a layer for which portions by two different kernels are tried.",
+    )
+    max_close_arena_ratio: float = _tolerance(
+        1.05,
+        unit="bytes / bytes",
+        meaning="Largest ratio of an arena to the least one at which `ram` still tries faster kernels.",
+    )
+    min_part_memory_bytes: float = _tolerance(
+        64 * 1024,
+        unit="bytes",
+        meaning="Smallest memory to which only some weights are copied: the firmware needs most of a smaller one.",
+    )
+    certain_weights_share: float = _tolerance(
+        0.9,
+        unit="bytes / bytes",
+        meaning="Share of the weight bytes of a model quantized with few samples that the final model surely has. "
+        "With all samples, more channels may turn out to be constant and need no weights.",
+    )
+    min_hinted_share: float = _tolerance(
+        0.1,
+        unit="cycles / cycle of a call",
+        meaning="Least saving by an option for a hint to it.",
+    )
+    min_hinted_input_bytes: float = _tolerance(
+        4096,
+        unit="bytes",
+        meaning="Smallest float input for which a hint to a smaller type is given.",
+    )
 
+    deadline_margin: float = _tolerance(
+        0.95,
+        unit="instructions / instructions",
+        meaning="Safety factor on the instructions at which --max-latency expects the deadline, as cycles do not grow "
+        "with instructions exactly.",
+    )
     min_trial_share: float = _tolerance(
         0.01,
         unit="instructions / instructions",

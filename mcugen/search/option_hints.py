@@ -25,12 +25,6 @@ from mcugen.search.plan import ProgramCandidate
 from mcugen.search.ram_placement import copies_everywhere, may_copy_everywhere
 from mcugen.search.weight_staging import copies_for
 
-MIN_SAVED_CYCLE_SHARE = 0.1
-"""Least share of a call's cycles that an option must save to be hinted at."""
-
-MIN_FLOAT_INPUT_BYTES = 4096
-"""Smallest float inputs and outputs, in bytes together, for which a hint to a smaller type is given."""
-
 INTEGER_IO_HINT = "--integer-io would save RAM"
 """First words of the hint to --integer-io."""
 
@@ -62,7 +56,7 @@ def float_ends_at_peak(program: Program, options: CompileOptions) -> list[Endpoi
     alive = set(busiest(moments(program)).buffers)
     ends = [e for e in (*program.inputs, *program.outputs) if e.buffer in alive and codes_of(program, e.buffer)]
     floats = sum(e.buffer.nbytes for e in ends)
-    return ends if floats >= MIN_FLOAT_INPUT_BYTES and 2 * floats > program.arena_size else []
+    return ends if floats >= TOLERANCES.min_hinted_input_bytes and 2 * floats > program.arena_size else []
 
 
 def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
@@ -163,4 +157,4 @@ def _saved_by_arena(candidate: ProgramCandidate, board: Board, placement: Placem
 
 
 def _is_worth_it(cycles: float, candidate: ProgramCandidate) -> bool:
-    return cycles > max(MIN_SAVED_CYCLE_SHARE * candidate.metrics.time, TOLERANCES.min_stall_cycles)
+    return cycles > max(TOLERANCES.min_hinted_share * candidate.metrics.time, TOLERANCES.min_stall_cycles)

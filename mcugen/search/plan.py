@@ -75,6 +75,8 @@ class BuiltProgram:
     """The changes of the model's optimized graph before it was lowered."""
     copies: Copies | None = None
     """The chosen copies of constants to RAM; None before they have been chosen."""
+    kind: str = ""
+    """Name, in the trace, of the last transformation that changed the graph; "" if there was none."""
 
     @property
     def key(self) -> Hashable:

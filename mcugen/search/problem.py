@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mcugen.core.board import Board
@@ -13,6 +14,9 @@ from mcugen.search.metrics import Metrics, Use
 from mcugen.search.objective import Budget, Objective
 from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, ProgramCandidate, ProgramPlan
 from mcugen.search.trace import SearchTrace, TraceEntry
+
+BoardFactory = Callable[[CompileOptions], Board]
+"""Returns the board as seen by options, with the CPU features that these enable."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class SearchProblem:
     """Name of the search in the trace; by default the goal."""
     trace: SearchTrace | None = field(default=None, repr=False, compare=False)
     """Records the candidates, if given."""
+    board_for: BoardFactory | None = field(default=None, repr=False, compare=False)
+    """Returns the board as seen by other options; without it, no programs for other goals are compared."""
     evaluator: ProgramCostModel | None = field(default=None, repr=False, compare=False)
     """The cost model of the search; None stands for a new one of the board and options."""
 

@@ -1,26 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program search: build the requested program or, if it exceeds the budget, the fastest alternative that fits."""
+"""Program search: build the requested program and improve it, or find an alternative that fits the budget."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mcugen.backends.cpu.pipeline import lowered
 from mcugen.core.board import Board
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import CompileOptions
-from mcugen.hir.graph import Graph
-from mcugen.lir.program import Control, Program
+from mcugen.lir.program import Control
 from mcugen.search.budget import Fit
-from mcugen.search.candidates import CandidateBuilder
+from mcugen.search.candidates import CandidateBuilder, Selection
 from mcugen.search.cost_model import CodeMeasure, ProgramCostModel
 from mcugen.search.line_buffer_groups import with_single_layer_groups
-from mcugen.search.plan import ProgramCandidate
 from mcugen.search.problem import SearchProblem
-from mcugen.search.refinements import REFINEMENTS, Selection
+from mcugen.search.refinements import (
+    BudgetAlternatives,
+    ChannelTiling,
+    CopiesBeforeLayers,
+    KernelsForCopiedWeights,
+    Refinement,
+    RoomForCopies,
+)
+from mcugen.search.slowdown_cap import SlowdownCap
+from mcugen.search.weight_staging import copied_by
 
 REQUESTED_PROGRAM = "requested program"
 """Name, in the trace, of the kind of decision that made the first candidate."""
+
+REFINEMENTS: tuple[Refinement, ...] = (
+    BudgetAlternatives(),
+    RoomForCopies(),
+    KernelsForCopiedWeights(),
+    CopiesBeforeLayers(),
+    ChannelTiling(),
+    SlowdownCap(),
+)
+"""The refinements in the order in which they follow the requested program."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The result of a program search, with the board and options that the chosen program was built for."""
+
+    fit: Fit
+    """The chosen program and the requested one."""
+    board: Board
+    """The board, with tuning flags among its CPU features."""
+    options: CompileOptions
+    """The options of the search; their goal may differ from the requested one."""
+
+    def placed(self, options: CompileOptions) -> CompileOptions:
+        """Return the given options with the placement that makes start-up copy this program's weights."""
+        places = copied_by(self.fit.chosen.built, self.board, self.options).place
+        return options if places == options.place else replace(options, place=places)
 
 
 class ProgramSearch:
@@ -40,69 +74,71 @@ class ProgramSearch:
         costs = ProgramCostModel(problem.board, options, measure_code)
         self._problem = replace(problem, graph=graph, search=problem.search_name, evaluator=costs)
 
-    def run(self) -> Fit:
+    def run(self) -> SearchResult:
         """Search, and return the chosen program together with the requested one.
 
         Raises:
             DoesNotFitError: If no candidate fits; it names the nearest.
         """
-        try:
-            fit = self._search()
-        except DoesNotFitError:
-            self._close_trace(None, None)
-            raise
-        self._close_trace(fit.requested, fit.chosen)
-        return fit
+        selection = self.select()
+        problem = selection.problem
+        fit = Fit(problem.budget, selection.chosen, selection.requested, _layer_by_layer_instructions(selection))
+        return SearchResult(fit, problem.board, problem.options)
 
-    def _search(self) -> Fit:
-        problem = self._problem
-        builder, options = CandidateBuilder(problem), problem.options
+    def select(self) -> Selection:
+        """Search, and return the chosen program with the other candidates and the problem that it was built for.
+
+        Raises:
+            DoesNotFitError: If no candidate fits; it names the nearest.
+        """
+        try:
+            selection = self._refined()
+        except DoesNotFitError:
+            self._close_trace(None)
+            raise
+        self._close_trace(selection)
+        return selection
+
+    def _refined(self) -> Selection:
+        builder = CandidateBuilder(self._problem, _select_program)
+        options = self._problem.options
         requested = builder.completed(builder.requested(options), REQUESTED_PROGRAM, options)
-        selection = Selection(requested, requested, (requested,))
+        selection = Selection(self._problem, requested, requested, (requested,))
         for refinement in REFINEMENTS:
             selection = refinement.refine(builder, selection)
-        chosen = selection.chosen
-        return Fit(problem.budget, chosen, requested, self._layer_by_layer_instructions(chosen.program))
+        return selection
 
-    def _layer_by_layer_instructions(self, program: Program) -> float | None:
-        """Return the estimated instructions without line buffering, or None if the program has no line buffers."""
-        if all(instr.control is not Control.STREAM for instr in program.instrs):
-            return None
-        options = replace(self._problem.options, stream_input=False)
-        return lowered(self._problem.graph, self._problem.board, options).instructions_estimate
-
-    def _close_trace(self, baseline: ProgramCandidate | None, chosen: ProgramCandidate | None) -> None:
-        """Complete the verdicts in the trace, if there is one; None for both where no candidate fits."""
+    def _close_trace(self, selection: Selection | None) -> None:
+        """Complete the verdicts in the trace, if there is one; None stands for a search in which no candidate fits."""
         trace, search = self._problem.trace, self._problem.search_name
         if trace is None:
             return
-        if baseline is not None and chosen is not None:
-            verdict = _verdict_of_chosen(chosen, baseline, bool(self._problem.budget.excess(baseline.use)))
-            trace.choose(chosen.number, verdict)
-        trace.close(search, None if chosen is None else chosen.number, self._problem.budget)
+        if selection is not None:
+            trace.choose(selection.chosen.number, f"Chosen: {_reason_of_choice(selection)}.")
+        trace.close(search, None if selection is None else selection.chosen.number, self._problem.budget)
 
 
-def build_program(
-    graph: Graph, board: Board, options: CompileOptions | None = None, code_of: CodeMeasure | None = None
-) -> Fit:
-    """Return the program for an optimized graph that serves the goal best within the budget and the board's memory.
-
-    Args:
-        graph: The optimized graph.
-        board: The board that the program must fit.
-        options: The options of the compilation; the defaults if None.
-        code_of: Measures code by compiling it; see ProgramSearch.
-
-    Raises:
-        DoesNotFitError: If no program fits.
-    """
-    return ProgramSearch(SearchProblem(graph, board, options or CompileOptions()), code_of).run()
+def _select_program(problem: SearchProblem) -> Selection:
+    return ProgramSearch(problem).select()
 
 
-def _verdict_of_chosen(chosen: ProgramCandidate, baseline: ProgramCandidate, is_too_large: bool) -> str:
-    """Return why a candidate was chosen."""
-    if chosen.number == baseline.number:
-        return "Chosen: the requested program fits." if not is_too_large else "Chosen: fits with its measured code."
+def _layer_by_layer_instructions(selection: Selection) -> float | None:
+    """Return the estimated instructions without line buffering, or None if the program has no line buffers."""
+    problem = selection.problem
+    if all(instr.control is not Control.STREAM for instr in selection.chosen.program.instrs):
+        return None
+    options = replace(problem.options, optimize=selection.requested.goal, stream_input=False)
+    return lowered(problem.graph, problem.board, options).instructions_estimate
+
+
+def _reason_of_choice(selection: Selection) -> str:
+    """Return why a candidate was chosen, as a phrase."""
+    if selection.reason:
+        return selection.reason
+    chosen, requested = selection.chosen, selection.requested
+    is_too_large = bool(selection.problem.budget.excess(requested.use))
+    if chosen.number == requested.number:
+        return "fits with its measured code" if is_too_large else "the requested program fits"
     if is_too_large:
-        return "Chosen: the fastest candidate that fits."
-    return f"Chosen: serves the goal better than the requested program, number {baseline.number}."
+        return "the fastest candidate that fits"
+    return f"serves the goal better than the requested program, number {requested.number}"

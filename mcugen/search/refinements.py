@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of refinements: the decisions that follow the requested program, each by what was chosen before it."""
+"""Refinements: decisions that follow the requested program; each one changes what the previous ones chose."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from mcugen.core.limits import restart_time_limit
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.memory.place import memory_of_arena
 from mcugen.search.budget import cheapest
-from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME, CandidateBuilder
+from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME, CandidateBuilder, Selection
 from mcugen.search.channel_tiling import tile_output_channels
 from mcugen.search.goal_program import build_for_goal
 from mcugen.search.plan import GraphChanges, ProgramCandidate, divided_layers
@@ -30,22 +30,6 @@ KERNELS_FOR_COPIED_PART = "kernels chosen for some weights in RAM"
 
 WEIGHTS_IN_RAM = KernelsWithinBudget("kernels chosen for weights in RAM", ("ram", "flash"))
 """The transformation that chooses kernels within limits, where start-up copies all weights to RAM."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The state of a program search between two refinements."""
-
-    requested: ProgramCandidate
-    """The program for the goal of the options, without a budget."""
-    chosen: ProgramCandidate
-    """The best program so far."""
-    candidates: tuple[ProgramCandidate, ...]
-    """All candidates that later refinements may choose again."""
-
-    def choosing(self, chosen: ProgramCandidate, *more: ProgramCandidate) -> Selection:
-        """Return the selection with `chosen` as the best program, and with `more` added to the candidates."""
-        return replace(self, chosen=chosen, candidates=(*self.candidates, *more))
 
 
 class Refinement(ABC):
@@ -245,13 +229,3 @@ def _is_better(
 
 def _numbered(candidate: ProgramCandidate) -> str:
     return f"number {candidate.number}"
-
-
-REFINEMENTS: tuple[Refinement, ...] = (
-    BudgetAlternatives(),
-    RoomForCopies(),
-    KernelsForCopiedWeights(),
-    CopiesBeforeLayers(),
-    ChannelTiling(),
-)
-"""The refinements in the order in which they follow the requested program."""

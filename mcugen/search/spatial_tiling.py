@@ -15,6 +15,10 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator
 from mcugen.hir.traits import Columnwise
 from mcugen.ops.movement import Concat, Slice
+from mcugen.search.graph_transformations import GraphVariant, GroupedVariant, GroupingSearch, GroupingTransformation
+from mcugen.search.line_buffer_groups import plan_ram_bytes
+from mcugen.search.objective import TOLERANCES
+from mcugen.search.plan import GraphChanges, divided_layers
 
 COLUMN_AXIS = 2
 """Index of the axis of columns in tensors of samples, rows, columns and channels."""
@@ -32,6 +36,31 @@ class _Step(NamedTuple):
     op: Operator
     first: int
     end: int
+
+
+class SpatialTiling(GroupingTransformation):
+    """Computes the group that needs most RAM in patches of columns, again and again as long as this saves RAM."""
+
+    kind = "spatial tiling"
+
+    def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:
+        """Yield the variant with one, two, … tiled groups, as long as each saves RAM by estimate."""
+        while grouped.groupings and (tiled := self._tiled(grouped)) is not None:
+            previous_ram, grouped = plan_ram_bytes(grouped.groupings[0]), search.find(tiled)
+            max_ram = TOLERANCES.max_patched_ram_ratio * previous_ram
+            if not grouped.groupings or plan_ram_bytes(grouped.groupings[0]) > max_ram:
+                return
+            yield grouped
+
+    def _tiled(self, grouped: GroupedVariant) -> GraphVariant | None:
+        """Return the variant with tiles in the group that needs most RAM, or None if it cannot be tiled."""
+        variant, busiest = grouped.variant, max(grouped.groupings[0], key=lambda segment: segment.ram)
+        nodes = variant.graph.nodes[busiest.first : busiest.end]
+        tiled_graph = tile_columns(variant.graph, nodes) if busiest.op else None
+        if tiled_graph is None:
+            return None
+        changes = GraphChanges(spatial_tiles=divided_layers(variant.graph, tiled_graph))
+        return variant.changed(tiled_graph, changes, self.kind)
 
 
 def tile_columns(graph: Graph, nodes: Sequence[Node]) -> Graph | None:

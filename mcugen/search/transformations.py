@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of transformations that make a program need less RAM or flash than the one that was requested."""
+"""Transformations: changes of one candidate program, and ways to need less RAM or flash than the requested program."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mcugen.backends.cpu.pipeline import Kernels, lowered, plan_program
 from mcugen.core.board import Board
 from mcugen.core.options import GOALS, CompileOptions
+from mcugen.hir.graph import Graph
 from mcugen.kernels.choose import Limits
 from mcugen.lir.program import Program
-from mcugen.search.budget import optimistic_use, use_of
+from mcugen.search.budget import use_of
 from mcugen.search.goal_program import (
-    MAX_PLANNED_GROUPINGS,
-    GraphVariant,
     build_for_goal,
-    graph_variants,
     least_ram,
     streamings_of,
 )
-from mcugen.search.line_buffer_groups import GraphSegment, plan_ram_bytes, with_groups
-from mcugen.search.line_buffer_tradeoff import GROUPED, LINE_BUFFER_FUSION
-from mcugen.search.line_buffering import Streaming
+from mcugen.search.graph_transformations import MAX_PLANNED_GROUPINGS, GraphVariant
+from mcugen.search.graph_variants import graph_variants
+from mcugen.search.line_buffer_groups import Grouping, plan_ram_bytes, with_groups
+from mcugen.search.line_buffer_tradeoff import LINE_BUFFER_FUSION
+from mcugen.search.line_buffering import Streamings
 from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram, GraphChanges, ProgramCandidate, added_layers
@@ -69,6 +69,27 @@ class Transformation(ABC):
     def candidate(self, problem: SearchProblem, built: BuiltProgram) -> ProgramCandidate:
         """Return a built program as a candidate with the name and goal of this transformation."""
         return problem.candidate(self.name, built, self.goal)
+
+
+class CandidateTransformation(ABC):
+    """A way to improve every candidate of a search before it is compared with other candidates."""
+
+    kind: ClassVar[str]
+    """Name of the kind of decision in the trace."""
+    advantage: ClassVar[str]
+    """Why the candidate without this transformation is rejected, as a phrase for the trace."""
+
+    @abstractmethod
+    def propose(
+        self, problem: SearchProblem, candidate: ProgramCandidate, limits: CompileOptions
+    ) -> Iterator[BuiltProgram]:
+        """Yield the improved program of a candidate, or nothing if the candidate should stay as it is.
+
+        Args:
+            problem: The graph, the board and the options.
+            candidate: The candidate.
+            limits: Options with the limits of RAM and flash that it was built for.
+        """
 
 
 @dataclass(frozen=True)
@@ -130,9 +151,9 @@ class LineBufferFusion(Transformation):
         """Yield a program for each division into groups that may be the fastest within the limits."""
         streamings, limits = streamings_of(problem), limits_of(problem)
         graph = streamings.ordered(problem.graph)
-        plans = [plan for streaming in streamings.with_pairs(graph) for plan in _close_plans(streaming, limits)]
-        grouped_graphs = (with_groups(graph, plan, is_streamed_in=problem.options.stream_input) for plan in plans)
-        for grouped_graph in dict.fromkeys(grouped_graphs):  # Several plans may have no groups.
+        groupings = _close_groupings(streamings, graph, limits)
+        grouped_graphs = (with_groups(graph, g, is_streamed_in=problem.options.stream_input) for g in groupings)
+        for grouped_graph in dict.fromkeys(grouped_graphs):  # Several groupings may have no groups.
             variant = _VariantWithinLimits(problem, GraphVariant(grouped_graph, changes=problem.changes))
             yield self.candidate(problem, variant.within(limits))
 
@@ -198,11 +219,18 @@ class _VariantWithinLimits:
         return self._known[key]
 
 
-def _close_plans(streaming: Streaming, limits: Limits) -> Sequence[list[GraphSegment]]:
-    """Return the plans that may be the fastest within the limits, by their estimated RAM."""
-    plans = list(streaming.plans())
+def _close_groupings(streamings: Streamings, graph: Graph, limits: Limits) -> list[Grouping]:
+    """Return the groupings that may be the fastest within the limits, by their estimated RAM.
+
+    All groups compute single rows, or two rows per step wherever this is faster.
+    """
     max_ram = TOLERANCES.ram_estimate_margin * limits.ram
-    return ([plan for plan in plans if plan_ram_bytes(plan) <= max_ram] or plans[:1] or [[]])[-MAX_PLANNED_GROUPINGS:]
+    close_groupings = list[Grouping]()
+    for streaming in streamings.with_pairs(graph):
+        plans = list(streaming.plans())
+        fitting = [plan for plan in plans if plan_ram_bytes(plan) <= max_ram] or plans[:1] or [[]]
+        close_groupings += fitting[-MAX_PLANNED_GROUPINGS:]
+    return close_groupings
 
 
 def limits_of(problem: SearchProblem) -> Limits:
@@ -213,18 +241,3 @@ def limits_of(problem: SearchProblem) -> Limits:
 
 BUDGET_KERNELS = "kernels chosen for the budget"
 """Name, in messages, of programs whose kernels were chosen within the limits of RAM and flash."""
-
-BALANCED = ProgramForGoal("a balance of time and memory", ("ram", "flash"), GOALS[0])
-"""The transformation that builds the program for `balanced`; it is among TRANSFORMATIONS too."""
-
-TRANSFORMATIONS: tuple[Transformation, ...] = (
-    KernelsWithinBudget(BUDGET_KERNELS, ("ram", "flash")),
-    KernelsWithinBudget(BUDGET_KERNELS, ("flash",), estimate=optimistic_use),
-    LineBufferFusion(GROUPED, ("ram",)),
-    BALANCED,
-    Rematerialization("results of a run computed again for gradients", ("ram",)),
-    WeightDecompression("weights by a code", ("flash",)),
-    ProgramForGoal("all for the least RAM", ("ram",), "ram"),
-    ProgramForGoal("all for the least flash", ("flash",), "flash"),
-)
-"""The transformations in the order in which they are tried where the requested program is too large."""

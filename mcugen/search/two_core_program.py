@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mcugen.backends.cpu.pipeline import lowered, plan_program
@@ -21,8 +21,28 @@ from mcugen.search.core_partition import CoreCostModel, PartitionSearch
 from mcugen.search.frame_pipeline import pipelined_program
 from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES
+from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.problem import SearchProblem
+from mcugen.search.transformations import CandidateTransformation
 from mcugen.search.weight_staging import copies_enough
+
+
+class CoreAssignment(CandidateTransformation):
+    """Computes layers, branches or frames of a program on two cores, if the options ask for two."""
+
+    kind = "core assignment"
+    advantage = "two cores take less time for the same layers"
+
+    def propose(
+        self, problem: SearchProblem, candidate: ProgramCandidate, limits: CompileOptions
+    ) -> Iterator[BuiltProgram]:
+        """Yield the program for two cores, if there are two and the second one saves enough time."""
+        if problem.options.cores == 1:
+            return
+        whole = candidate.program
+        program = TwoCoreSearch(problem).program(whole, candidate.use, limits)
+        if program is not whole:
+            yield BuiltProgram(program, candidate.built.changes)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,6 @@ from mcugen.search.weight_copies import Copies, Gain, by_readers, choose_copies_
 MAX_STAGING_PLANS = 6
 """Largest number of memory plans that are tried, each with fewer copies than the one before."""
 
-MIN_MEMORY_BYTES = 64 * 1024
-"""Smallest memory, in bytes, to which only some weights are copied: the firmware needs most of a smaller memory."""
-
 
 def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
     """Return options that make start-up copy weights from flash on a serial bus to RAM, or the given options.
@@ -127,7 +124,7 @@ def _room_for_part(program: Program, board: Board, options: CompileOptions, aren
 def _a_part(program: Program, board: Board, options: CompileOptions, arena: int) -> CompileOptions:
     """Return options that copy the constants that save most cycles; unchanged if they save too little."""
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
-    if fast.room < MIN_MEMORY_BYTES:
+    if fast.room < TOLERANCES.min_part_memory_bytes:
         return options
     saved = saved_by_copies(program, board, slow, fast)
     chosen = most_valuable(saved, _room_for_part(program, board, options, arena))

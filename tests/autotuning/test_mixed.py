@@ -229,20 +229,22 @@ def chain_of_sets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.spread(2)
-@pytest.mark.parametrize(("seed", "least"), [(0, 46.7), (5, 39.0)])
-def test_what_is_raised_costs_as_little_as_in_the_best_assignment(seed: int, least: float) -> None:
-    """Of all assignments of int8 and int16 that meet the goal; raising and lowering one by one ends at a dearer one."""
+@pytest.mark.parametrize(("seed", "share"), [(0, 0.5), (5, 0.75)])
+def test_what_is_raised_costs_as_little_as_in_the_best_assignment(seed: int, share: float) -> None:
+    """Of all assignments of int8 and int16 with more SQNR than int8 and than a share of the others."""
     random = np.random.default_rng(seed)
     model = chain(*(int(width) for width in random.integers(8, 60, 5)), seed=seed * 10, loud=random)
     samples = Samples(normal_samples(model, 24), None)
-    walk = search(model, samples, AccuracyDemand(METRICS["sqnr"], min_sqnr=least), Scheme(equalize=False))
-    found = walk.run()
-    exact = run_onnxruntime(walk.quantizer.model.proto, samples.inputs)
-    costs = []
+    walk = search(model, samples, AccuracyDemand(METRICS["sqnr"]), Scheme(equalize=False))
+    exact, sqnr = run_onnxruntime(walk.quantizer.model.proto, samples.inputs), dict[tuple[str, ...], float]()
     for wide in chain_of_sets(layers_of(walk)):
         made = walk.quantizer.quantize(dict.fromkeys(wide, DType.INT16))
-        if METRICS["sqnr"].compute(Judged(run_onnxruntime(made.proto, samples.inputs), exact)) >= least:
-            costs.append(cost_of(walk, wide))
+        sqnr[wide] = METRICS["sqnr"].compute(Judged(run_onnxruntime(made.proto, samples.inputs), exact))
+    above = sorted(value for value in sqnr.values() if value > sqnr[()])
+    least = float(np.mean(above[int(share * len(above)) - 1 :][:2]))  # Between two of them.
+    walk.demand = AccuracyDemand(METRICS["sqnr"], min_sqnr=least)
+    found = walk.run()
+    costs = [cost_of(walk, wide) for wide, value in sqnr.items() if value >= least]
     assert 0 < cost_of(walk, tuple(raised(found))) <= min(costs) + 1e-9
     assert sqnr_of(found, samples) >= least
 

@@ -28,8 +28,9 @@ from mcugen.memory.verify_plan import verify_plan
 from mcugen.ops.row_groups import group_of
 from mcugen.ops.stream import Streamed
 from mcugen.search import goal_program, line_buffering
-from mcugen.search.goal_program import GraphVariant
-from mcugen.search.line_buffering import GraphSegment, Streaming, in_order_of_rows, with_groups
+from mcugen.search.graph_transformations import GraphVariant
+from mcugen.search.line_buffer_groups import GraphSegment, in_order_of_rows, with_groups
+from mcugen.search.line_buffering import Streaming
 from mcugen.search.problem import SearchProblem
 
 STEP = 0.05

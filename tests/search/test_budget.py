@@ -23,13 +23,13 @@ from mcugen.lir.program import STAGE_WEIGHTS, Program
 from mcugen.reporting.figures import Report, require_fit
 from mcugen.search import candidates as candidate_module
 from mcugen.search.budget import STACK_RESERVE_BYTES, cheapest
-from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME
+from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME, TRANSFORMATIONS
 from mcugen.search.line_buffering import Streamings
 from mcugen.search.metrics import Metrics, Use
 from mcugen.search.objective import Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.problem import SearchProblem
-from mcugen.search.transformations import TRANSFORMATIONS, Transformation
+from mcugen.search.transformations import Transformation
 
 BOARD = "stm32f746"
 

@@ -19,7 +19,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.verify import verify_graph
 from mcugen.lir.program import Control
 from mcugen.search import goal_program
-from mcugen.search.goal_program import GraphVariant
+from mcugen.search.graph_transformations import GraphVariant
 from mcugen.search.plan import divided_layers
 from mcugen.search.problem import SearchProblem
 from mcugen.search.spatial_tiling import tile_columns

@@ -41,7 +41,8 @@ from mcugen.memory.plan import plan_memory
 from mcugen.memory.verify_plan import verify_plan
 from mcugen.search import candidates, weight_staging
 from mcugen.search.objective import Objective
-from mcugen.search.program_search import build_program
+from mcugen.search.problem import SearchProblem
+from mcugen.search.program_search import ProgramSearch
 from mcugen.simulation import simulate
 from mcugen.simulation.timings import TIMINGS
 
@@ -627,7 +628,8 @@ def test_an_arena_counts_beside_copies_that_are_made_anyway() -> None:
     Its program is that before it is compared with `speed` (mcugen.search.slowdown_cap), which is much faster here.
     """
     model = compile_model(MODELS / "resnet8_cifar10_f32.onnx", "rt1060", CompileOptions("net"))
-    fit = build_program(model.graph, target_of(model.board, CompileOptions()), CompileOptions())
+    problem = SearchProblem(model.graph, target_of(model.board, CompileOptions()), CompileOptions())
+    fit = ProgramSearch(problem).run().fit
     assert fit.chosen.copies is not None and fit.chosen.copies.options.place.hot
     assert any(instr.control is Control.STREAM for instr in fit.program.instrs)
     assert fit.program.arena_size < 80_000

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of a graph before it is lowered: bases of the transformations, and the variants that these propose."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import ClassVar
+
+from mcugen.hir.graph import Graph
+from mcugen.search.line_buffer_groups import Grouping, plan_ram_bytes, with_groups
+from mcugen.search.line_buffering import Streamings
+from mcugen.search.plan import NO_CHANGES, GraphChanges
+from mcugen.search.problem import SearchProblem
+
+MAX_PLANNED_GROUPINGS = 4
+"""Number of groupings of a graph for which memory is planned, those with least RAM first.
+
+Few are enough, as estimates of their RAM are right within a few percent.
+"""
+
+
+@dataclass(frozen=True)
+class GraphVariant:
+    """A graph that the search derives from the problem's graph."""
+
+    graph: Graph
+    ram: int = 0
+    """Estimated RAM in bytes; 0 without line-buffered groups."""
+    changes: GraphChanges = NO_CHANGES
+    """The changes by which it differs from the optimized graph of the model."""
+    kind: str = ""
+    """Name, in the trace, of the last transformation that changed the graph; "" if there was none."""
+
+    def changed(self, graph: Graph, changes: GraphChanges, kind: str) -> GraphVariant:
+        """Return a variant with further changes.
+
+        Args:
+            graph: The changed graph.
+            changes: The changes that turned this variant's graph into it.
+            kind: Name of the transformation in the trace.
+        """
+        return GraphVariant(graph, changes=self.changes.merged(changes), kind=kind)
+
+
+@dataclass(frozen=True)
+class GroupedVariant:
+    """A variant of the graph with its most promising groupings into line-buffered groups and single layers."""
+
+    variant: GraphVariant
+    groupings: Sequence[Grouping]
+    """The groupings; for the goal `ram`, those with least RAM come first."""
+
+
+@dataclass(frozen=True)
+class GroupingSearch:
+    """Finds the most promising groupings of graph variants for one problem."""
+
+    problem: SearchProblem
+    streamings: Streamings
+    """The line-buffering searches, one per graph."""
+
+    def find(self, variant: GraphVariant) -> GroupedVariant:
+        """Return a variant with its groupings of least RAM; for other goals than `ram`, with the best trade.
+
+        The best trade has the least product of time and RAM.
+        """
+        streaming = self.streamings.of(variant.graph)
+        if self.problem.options.optimize == "ram":
+            return GroupedVariant(variant, list(islice(streaming.plans(), MAX_PLANNED_GROUPINGS)))
+        return GroupedVariant(variant, sorted(streaming.plans(), key=streaming.product)[:1])
+
+    def graphs(self, grouped: GroupedVariant) -> list[GraphVariant]:
+        """Return the variants whose line-buffered groups are nodes, one per grouping that has groups."""
+        variant, is_streamed_in = grouped.variant, self.problem.options.stream_input
+        graphs = [
+            (with_groups(variant.graph, g, is_streamed_in=is_streamed_in), plan_ram_bytes(g)) for g in grouped.groupings
+        ]
+        return [replace(variant, graph=graph, ram=ram) for graph, ram in graphs if graph is not variant.graph]
+
+
+class GraphTransformation(ABC):
+    """A way to change a graph, whatever its line-buffered groups, so that its program may need less RAM."""
+
+    kind: ClassVar[str]
+    """Name of the kind of decision in the trace."""
+
+    @abstractmethod
+    def propose(self, variant: GraphVariant, search: GroupingSearch) -> Iterator[GraphVariant]:
+        """Yield the changed variant, or nothing if there is nothing to change.
+
+        Args:
+            variant: The variant to change.
+            search: Finds line-buffered groups.
+        """
+
+
+class GroupingTransformation(ABC):
+    """A way to change the line-buffered groups that were found for a graph, or the layers in them."""
+
+    kind: ClassVar[str]
+    """Name of the kind of decision in the trace."""
+
+    @abstractmethod
+    def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:
+        """Yield changed variants with their groupings, none if there is nothing to change.
+
+        Args:
+            grouped: The variant to change, with the groupings that were found for it.
+            search: Finds the groupings of changed graphs.
+        """
