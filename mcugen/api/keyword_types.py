@@ -17,7 +17,7 @@ class CompileKeywords(TypedDict, total=False):
     """Keywords of `mcugen.compile`; None stands for an option that is not given."""
 
     validation: bool | None
-    """add the firmware's part of `mcugen validate` (docs/validate.md)."""
+    """add the firmware's part of `mcugen validate` (docs/how-to/validate.md)."""
 
     dim: str | Sequence[str] | Mapping[str, Any] | None
     """fix a symbolic dimension: N=1; or give the range of its sizes at run time: T=1..64."""
@@ -33,7 +33,7 @@ class CompileKeywords(TypedDict, total=False):
 
     input_pipeline: FileName | None
     """generate code that converts raw data to the input, and convert samples alike: 'image=rgb565, rgb,
-    scale=1/255', or a file (docs/pipelines.md)."""
+    scale=1/255', or a file (docs/how-to/pipelines.md)."""
 
     plugin: FileName | Sequence[FileName] | None
     """Python file with operators of your own."""
@@ -45,7 +45,7 @@ class CompileKeywords(TypedDict, total=False):
     """goal of the optimization: balanced, speed, ram, flash; with cores 2 also throughput."""
 
     kernels: str | None
-    """family of kernels: own, cmsis-nn, auto (docs/kernels.md)."""
+    """family of kernels: own, portable, cmsis-nn, auto (docs/how-to/cmsis_nn.md)."""
 
     kernel: str | Sequence[str] | None
     """use this kernel wherever it fits, instead of the kernel that serves the goal."""
@@ -63,23 +63,23 @@ class CompileKeywords(TypedDict, total=False):
     """largest number of bytes of flash, weights and code: 100000, or 100KB."""
 
     max_latency: str | float | None
-    """longest time of a call on the board: 20ms (docs/memory.md)."""
+    """longest time of a call on the board: 20ms (docs/how-to/memory.md)."""
 
     max_cycles: str | float | None
     """largest number of estimated cycles of a call: 1500000."""
 
     tune: int | None
-    """number of kernels of each layer to simulate, to choose by simulated cycles (docs/memory.md)."""
+    """number of kernels of each layer to simulate, to choose by simulated cycles (docs/how-to/memory.md)."""
 
     place: str | Sequence[str] | Mapping[str, Any] | None
-    """memories of the board for data: auto, or arena=dtcm+ocram, weights=flash, hot-weights=dtcm:32768
-    (docs/memory.md)."""
+    """memories of the board for data: auto, or arena=dtcm+ocram, weights=flash, hot-weights=dtcm:32768 (docs/how-
+    to/memory.md)."""
 
     weights_blob: bool | None
     """write the weights to a file, whose address the run function takes."""
 
     updatable: bool | None
-    """weights_blob with all data that training changes: a retrained model is a new file (docs/memory.md)."""
+    """weights_blob with all data that training changes: a retrained model is a new file (docs/how-to/memory.md)."""
 
     weights_version: int | None
     """version number in the file of updatable, which the firmware may compare."""
@@ -113,12 +113,12 @@ class CompileKeywords(TypedDict, total=False):
     """largest number of cycles of a step on the board, as simulated; implies steps."""
 
     cores: int | None
-    """with 2, add code that shares layers between two cores (docs/two_cores.md)."""
+    """with 2, add code that shares layers between two cores (docs/how-to/two_cores.md)."""
 
     train: str | None
     """train on the device: last:N layers, names of layers, bias or bias:N, adapter:RANK or adapter:RANK:N, with
     commas between them; or a head that remembers samples: centroids:CLASSES, nearest:CLASSES:SAMPLES:K, statistics,
-    optionally with @LAYER; or auto (docs/training.md)."""
+    optionally with @LAYER; or auto (docs/how-to/training.md)."""
 
     loss: str | None
     """loss of the training: cross-entropy, mse, mae, huber, contrastive."""
@@ -175,8 +175,8 @@ class CompileKeywords(TypedDict, total=False):
     """generate samples: inputs in LOW..HIGH, or inputs of the statistics of batch normalizations."""
 
     preprocess: str | None
-    """preprocessing of each sample: 'resize=96x96, gray, scale=1/255, mean=0.5, std=0.25'
-    (docs/quantization.md)."""
+    """preprocessing of each sample: 'resize=96x96, gray, scale=1/255, mean=0.5, std=0.25' (docs/how-
+    to/quantize.md)."""
 
     method: str | float | None
     """method to choose ranges: minmax, extrapolated, moving_average, percentile, percentile99.9, percentile99.5,
@@ -208,7 +208,7 @@ class CompileKeywords(TypedDict, total=False):
 
     metric: str | None
     """top1, top5, auc, f1, pixels, iou, error, perplexity, map50, map, mse, mae, cosine, max_abs_error, sqnr,
-    agreement, or your own: FILE.py:FUNCTION; by default one that suits the labels (docs/reports.md)."""
+    agreement, or your own: FILE.py:FUNCTION; by default one that suits the labels (docs/reference/reports.md)."""
 
     max_accuracy_drop: float | None
     """limit of precision auto, in percentage points below float32; by default 0.5."""
@@ -247,7 +247,7 @@ class QuantizeKeywords(TypedDict, total=False):
 
     input_pipeline: FileName | None
     """generate code that converts raw data to the input, and convert samples alike: 'image=rgb565, rgb,
-    scale=1/255', or a file (docs/pipelines.md)."""
+    scale=1/255', or a file (docs/how-to/pipelines.md)."""
 
     plugin: FileName | Sequence[FileName] | None
     """Python file with operators of your own."""
@@ -269,8 +269,8 @@ class QuantizeKeywords(TypedDict, total=False):
     """generate samples: inputs in LOW..HIGH, or inputs of the statistics of batch normalizations."""
 
     preprocess: str | None
-    """preprocessing of each sample: 'resize=96x96, gray, scale=1/255, mean=0.5, std=0.25'
-    (docs/quantization.md)."""
+    """preprocessing of each sample: 'resize=96x96, gray, scale=1/255, mean=0.5, std=0.25' (docs/how-
+    to/quantize.md)."""
 
     method: str | float | None
     """method to choose ranges: minmax, extrapolated, moving_average, percentile, percentile99.9, percentile99.5,
@@ -302,7 +302,7 @@ class QuantizeKeywords(TypedDict, total=False):
 
     metric: str | None
     """top1, top5, auc, f1, pixels, iou, error, perplexity, map50, map, mse, mae, cosine, max_abs_error, sqnr,
-    agreement, or your own: FILE.py:FUNCTION; by default one that suits the labels (docs/reports.md)."""
+    agreement, or your own: FILE.py:FUNCTION; by default one that suits the labels (docs/reference/reports.md)."""
 
     max_accuracy_drop: float | None
     """limit of precision auto, in percentage points below float32; by default 0.5."""

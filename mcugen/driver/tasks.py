@@ -22,8 +22,8 @@ class Quantizing:
     """Settings to quantize a float model, if it is quantized at all.
 
     Attributes:
-        precision: One of PRECISIONS or FOUR_BIT_GROUP_SIZES, or MIXED. "" stands for int8 if there are samples of any
-            kind, else for float32.
+        precision: One of PRECISIONS or FOUR_BIT_GROUP_SIZES, or MIXED. "" stands for int8 if there are samples of any kind, else
+            for float32.
         calibration: The samples to quantize with: a file, a folder, or arrays by input name.
         profile: File of statistics that earlier samples gave (`mcugen profile`), in place of samples.
         preprocess: What is applied to each sample first (see mcugen.evaluation.preprocess).

@@ -132,7 +132,7 @@ def test_a_second_run_repeats_nothing(model: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_after_an_interruption_the_rest_is_done(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure, done = search.measure, list[str]()
+    measure, done = search.measure_combination, list[str]()
 
     def stops(asked: ExplorationSubject, point: Point, *rest: object) -> Outcome:
         if len(done) == 2:
@@ -161,7 +161,7 @@ def test_options_that_conflict_are_found_before_quantization(
 ) -> None:
     monkeypatch.setattr("mcugen.explore.measure.prepare_model", lambda *_: pytest.fail("prepares a model"))
     conflicting = asked(model, "int8", options=CompileOptions(cores=2, steps=True))
-    outcome = search.measure(conflicting, Point("rp2040", "int8", "balanced"), False, Store(tmp_path))
+    outcome = search.measure_combination(conflicting, Point("rp2040", "int8", "balanced"), False, Store(tmp_path))
     assert outcome.refusal is not None and "shared by two cores" in outcome.refusal.message
 
 

@@ -189,7 +189,7 @@ def area_under_curve(normal_scores: Array, anomaly_scores: Array) -> float:
 
 
 def scores(model: onnx.ModelProto, samples: Array) -> Array:
-    found = run_onnxruntime(model, [{"x": x[None]} for x in samples])
+    found = run_onnxruntime(model, [{"x": x.reshape(-1, FEATURES)} for x in samples])
     return np.asarray([float(next(iter(each.values())).ravel()[0]) for each in found])
 
 
@@ -240,6 +240,19 @@ def test_one_class_machines_of_scikit_learn(kernel: str, is_scaled: bool):
     if kernel == "rbf":
         assert decide(far).max() < decide(normal(2, EVALUATED)).min()
     assert any("must not saturate" in note for note in compilation.quantized.notes)
+
+
+def test_a_score_without_axes_is_quantized():
+    """The output is a single number, of rank 0, as reductions over all axes give it."""
+    net = Net(18)
+    x = net.input("x", 4, FEATURES)
+    hidden = net.op("Relu", net.op("MatMul", x, net.const(principal_directions())))
+    net.output(net.op("ReduceMean", net.op("Mul", hidden, hidden), keepdims=0))
+    samples = normal(6, 160).reshape(40, 4, FEATURES)  # each sample is one input of four rows
+    model = net.model()
+    made = Compilation(model, quantizing=Quantizing(calibration={"x": samples})).quantized
+    exact, found = (scores(each, samples) for each in (model, made.proto))
+    np.testing.assert_allclose(found, exact, rtol=0.05)
 
 
 def require_same_areas(model: onnx.ModelProto, made: onnx.ModelProto, sizes: tuple[float, ...]) -> None:

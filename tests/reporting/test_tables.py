@@ -25,7 +25,7 @@ from mcugen.deploy.validation.figures import INSTRUCTIONS, CycleRange, LayerChec
 from mcugen.deploy.validation.text import layer_check_table
 from mcugen.deploy.validation.text import totals as validation_totals
 from mcugen.driver.compiled import CompiledModel
-from mcugen.evaluation.layers import LayerError, compared
+from mcugen.evaluation.layers import LayerError, summarize_layers
 from mcugen.evaluation.metrics import METRICS
 from mcugen.explore.point import Figures, Outcome, Point
 from mcugen.explore.text import outcome_table
@@ -66,7 +66,7 @@ def errors() -> Any:
         *(LONG, [], "conv", "int8", "", "percentile", -1234.5, 2345.6, 0.1234, 45.6),
         *(12.3, 0.98765, 1.25e-5, []),
     )
-    return compared([replace(layer, name=f"{LONG}{i}") for i in range(3)], 4)
+    return summarize_layers([replace(layer, name=f"{LONG}{i}") for i in range(3)], 4)
 
 
 def validation() -> Any:

@@ -42,7 +42,7 @@ extern "C" int _isatty(int) { return 1; }
 
 def foreign_library(key: str, title: str, header: str) -> Library:
     """Return the library that a program is linked with."""
-    return Library(key, title, header, "1.0.0", ("", ""), ("", ""))
+    return Library(key, title, header, "1.0.0", ("", ""), ("", ""), (), ("", ""))
 
 
 def foreign_bundle(library: Library, source: str, plan: bytes, arena: int, shapes: Shapes) -> Bundle:
