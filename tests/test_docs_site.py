@@ -186,7 +186,7 @@ def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES)
     assert [page.name for page in pages if LOADED.search(page.read_text())] == []
-    assert "CompileOptions" in (site / "reference" / "python.html").read_text()
+    assert "QuantizedModel" in (site / "reference" / "python.html").read_text()
 
 
 IS_LOADED = "return document.readyState == 'complete'"

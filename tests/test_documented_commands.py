@@ -28,6 +28,7 @@ ELSEWHERE = {
     "--kernels cmsis-nn": "tests/cli/test_cmsis_command.py: links a library",
     "--kernels auto": "tests/cli/test_cmsis_command.py: links a library",
     "my_board": "tests/test_recipes.py: follows the recipe that makes the board",
+    "rv32imc_zbb": "tests/test_recipes.py: follows the recipe that makes the CPU feature",
     "rv32im ": "tests/test_recipes.py: follows the recipe that makes the CPU",
     "mine.toml": "tests/calibration: makes the file of the board",
     "pipeline.onnx": "tests/test_sklearn.py",

@@ -143,9 +143,9 @@ class Compilation:
     search: PrecisionSearch | None = field(default=None, init=False)
     """The precision search of `--precision auto`; None until it begins."""
     notes: list[str] = field(default_factory=list, init=False)
-    """Assumptions about the model and the samples; set by `run`."""
+    """Assumptions about the model and the samples, one text each; set by `run`."""
     warnings: list[str] = field(default_factory=list, init=False)
-    """Problems of the samples; set by `run` and `profile`."""
+    """Problems of the samples, one text each; set by `run` and `profile`."""
 
     @classmethod
     def of(
@@ -158,7 +158,16 @@ class Compilation:
         workers: Workers = ONLY_THIS_PROCESS,
         trace: CompilationTrace | None = None,
     ) -> Compilation:
-        """Return the compilation of a model for a board with the options of a task; see the attributes of the class."""
+        """Return the compilation of a model for a board with the options of a task.
+
+        Args:
+            model: An ONNX model or its file.
+            board: The board, or its name or file.
+            task: The options of code, quantization and evaluation.
+            teaching: Samples and learning rate for training; None if the model is not trained.
+            workers: Processes or computers that run samples, and that evaluate candidates of a search.
+            trace: Records the effects of passes and of the program search; None to record nothing.
+        """
         parts = (task.options, task.quantizing, task.judging)
         return cls(model, board, *parts, trace=trace, workers=workers, teaching=teaching)
 
@@ -385,7 +394,9 @@ class Compilation:
     def compiled(self) -> CompiledModel:
         """Compile the model; it is quantized first if samples or a profile are given.
 
-        With `--train auto`, the layers of the best trial are trained, and a note lists the other trials.
+        With `--train auto`, the model is first trained in the simulator with several selections of layers. The
+        selection of
+        highest accuracy is compiled, and a note lists the others.
 
         Raises:
             McugenError: The model cannot be compiled. Wrong options are refused before the model is quantized.
@@ -402,7 +413,7 @@ class Compilation:
         return replace(compiled, report=replace(compiled.report, notes=(*compiled.report.notes, note)))
 
     def check(self) -> None:
-        """Check everything that follows from options and board alone; no model is loaded or quantized.
+        """Check everything that can be checked from options and board alone; no model is loaded or quantized.
 
         Raises:
             UsageError: An option is invalid or impossible on the board, or options exclude each other.
@@ -413,13 +424,13 @@ class Compilation:
 
     @cached_property
     def trials(self) -> list[TrainingTrial]:
-        """Return the trials of `--train auto`: selections of layers, and what the model learns with each.
+        """Train the model with several selections of layers for `--train auto`, and return the result of each.
 
-        Selections that the model or the budget refuses, or that diverge, are left out.
+        Selections that the model or the budget does not allow, or whose training diverges, are left out.
 
         Raises:
             UsageError: There are no training samples, or the loss is not the first of LOSS_NAMES.
-            McugenError: All selections are refused; this is the last refusal.
+            McugenError: No selection is possible; the error is that of the last one.
         """
         self.check()
         training = self.options.training
@@ -569,8 +580,8 @@ class Compilation:
         """Write a package for an IDE or a build system.
 
         Args:
-            format_: One of mcugen.export.formats.FORMATS.
-            folder: The folder to write to; by default the format chooses it.
+            format_: Name of a format, a key of mcugen.export.formats.FORMATS.
+            folder: The folder to write to; by default one named like the model.
             packaging: Version and form of the package.
         """
         known, packaging = format_by_name(format_), packaging or Packaging()
@@ -617,7 +628,10 @@ class Compilation:
         return evaluate(self.compiled, samples, metric, diverged, self.progress, wait_states, self.workers)
 
     def learned(self) -> LearningFigures:
-        """Train on the simulated board with the samples of `teaching`, and evaluate on the samples of `judging`."""
+        """Train on the simulated board with the samples of `teaching`, and return accuracy and cost of the training.
+
+        The accuracy is evaluated on the samples of `judging`.
+        """
         assert self.teaching is not None
         lesson = self.samples(self.teaching.lesson, sample_endpoints(self.compiled))
         plain = self._compile(replace(self.options, training=None))
@@ -626,9 +640,11 @@ class Compilation:
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
         """Return the samples that a report runs: the first of these that is available.
 
-        They are `data`, the samples of `judging`, the first calibration sample of a quantized model, and a random
-        sample. A random sample is the last choice, since it differs from the samples that determined the ranges, so
-        that the measured accuracy would be too low.
+        They are `data`; the samples of `judging`; the first calibration sample of a quantized model; and a random
+        sample. A
+        random sample is the last choice: it may lie outside the ranges that the model was quantized for, and then shows
+        too
+        low an accuracy.
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
@@ -661,7 +677,7 @@ class Compilation:
         Args:
             source: A file, a folder or arrays.
             endpoints: The inputs.
-            accepts_nonfinite: Whether float inputs may be NaN or infinite. Ranges and gradients need numbers.
+            accepts_nonfinite: Whether float inputs may be NaN or infinite. Samples for calibration or training may not.
 
         Raises:
             UsageError: The samples are not of the inputs' shapes and types.

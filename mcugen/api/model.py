@@ -64,8 +64,8 @@ class MemoryFigures:
     """The memory that a compiled model takes; figures that only a build yields are None until `Model.report` has run.
 
     Attributes:
-        flash: Bytes of code and weights.
-        ram: Bytes of the arena, of state between calls, and of the stack.
+        flash: Bytes of code and weights (mcugen.reporting.figures.Flash).
+        ram: Bytes of the arena, of state between calls, and of the stack (mcugen.reporting.figures.Ram).
         regions: The use of each memory of the board that holds the arena or weights.
     """
 
@@ -127,7 +127,7 @@ class Model:
 
     @property
     def layers(self) -> Layers:
-        """Return the layers with their kernels; instructions and cycles are known after `report`."""
+        """Return the layers with their kernels; their instructions and cycles are None before `report`."""
         return Layers(self._figures.layers)
 
     @cached_property
@@ -145,7 +145,7 @@ class Model:
             folder: The folder; by default one with the name of the model in the working directory.
 
         Raises:
-            OutputError: The folder cannot be written, or holds files of others.
+            OutputError: The folder cannot be written, or holds files of the same names that mcugen did not write.
         """
         return self.compilation.write(None if folder is None else Path(folder))
 
@@ -226,9 +226,9 @@ class Model:
         """Write a package for an IDE or a build system.
 
         Args:
-            format: Name of the format, such as "arduino" or "zephyr" (docs/export.md).
-            folder: The folder to write to; by default the format chooses it.
-            version: Version of the package, MAJOR.MINOR.PATCH; by default that of mcugen.
+            format: Name of the format, such as "arduino" or "zephyr" (docs/how-to/export.md).
+            folder: The folder to write to; by default one named like the model.
+            version: Version of the package, MAJOR.MINOR.PATCH; "" for that of mcugen.
             zipped: Whether to write one zip file, if the tool reads such files.
             force: Whether to overwrite files that were edited, or that mcugen did not write.
 
@@ -274,7 +274,7 @@ def compile(
         model: The ONNX model: its file, the bytes of a file, or the model in memory.
         board: The board: a name of `mcugen boards`, a .toml file, or a board in memory. "host" is this computer.
         progress: Called with the name of a task, the number of finished steps, and the number of all steps.
-        **options: The options; docs/options.md describes them.
+        **options: The options; docs/reference/options.md describes them.
 
     Returns:
         The compiled model.
@@ -308,7 +308,7 @@ def compile(
 
 
 def resolve_board(board: Any) -> Board:
-    """Return a board that is given by its name, its file, or as it is.
+    """Return the board that a name, a file or a Board object stands for.
 
     Raises:
         UsageError: There is no such board.

@@ -96,7 +96,7 @@ def quantize(
         jobs: Number of processes that evaluate candidates of `precision="auto"`.
         cluster: Address of a Dask scheduler whose workers do so; "" for none.
         progress: Called with the name of a task, the number of finished steps, and the number of all steps.
-        **options: The options; docs/options.md describes them.
+        **options: The options; docs/reference/options.md describes them.
 
     Returns:
         The quantized model, which `mcugen.compile` takes as a model.

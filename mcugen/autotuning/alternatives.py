@@ -19,7 +19,7 @@ from mcugen.search.option_hints import INTEGER_IO_HINT, float_ends_at_peak, name
 from mcugen.search.plan import BuiltProgram
 
 UNCHANGED_MODEL_NAME = "as it is"
-"""Name of the model with the options that the user set, in tables that compare it with alternatives."""
+"""Name, in tables of alternatives, of the model with the options that the user set."""
 
 
 def without_deadlines(options: CompileOptions) -> CompileOptions:
@@ -47,7 +47,7 @@ def compare_alternatives(
 
     Args:
         compiled: The model with the options that the user set.
-        makes: Functions that compile an alternative, by its name.
+        makes: Functions without arguments that compile an alternative, by the name of the alternative.
         progress: Receives the number of finished alternatives.
     """
     alternatives = [Alternative(UNCHANGED_MODEL_NAME, *_estimates(compiled))]
@@ -111,7 +111,9 @@ def compare_with_float_program(
 
 
 def compare_with_integer_io(compiled: CompiledModel, make: Callable[[CompileOptions], CompiledModel]) -> CompiledModel:
-    """Return the model with a note of the RAM that --integer-io saves, if float inputs or outputs decide the peak.
+    """Return the model with a note of the RAM that --integer-io would save.
+
+    The model is returned unchanged unless its RAM is largest while float inputs or outputs are in use.
 
     Args:
         compiled: The compiled model.
@@ -133,20 +135,31 @@ def compare_with_integer_io(compiled: CompiledModel, make: Callable[[CompileOpti
     return replace(compiled, report=report, draft=compiled.draft._replace(report=report.to_json()))
 
 
+def _compiles(options: CompileOptions, make: Callable[[CompileOptions], CompiledModel]) -> bool:
+    try:
+        make(options)
+    except McugenError:
+        return False
+    return True
+
+
 def refusal_with_integer_io(
     error: DoesNotFitError, options: CompileOptions, make: Callable[[CompileOptions], CompiledModel]
 ) -> DoesNotFitError:
-    """Return the refusal of a model, with --integer-io as the remedy if the model fits with it.
+    """Return an error that a model does not fit the board, with advice to use --integer-io if the model fits with it.
 
     Args:
-        error: The refusal.
+        error: The error without that advice; it is returned if --integer-io does not help.
         options: The options of the compilation.
         make: Compiles the model with given options.
     """
     if options.integer_io or options.states or options.input_pipeline or options.training is not None:
         return error
+    untimed = without_deadlines(options)
+    if untimed != options and _compiles(untimed, make):
+        return error  # The time is exceeded, not the memory.
     try:
-        arena = make(replace(without_deadlines(options), integer_io=True)).program.arena_size
+        arena = make(replace(untimed, integer_io=True)).program.arena_size
     except McugenError:
         return error
     return DoesNotFitError(error.rule, error.found, f"--integer-io: the arena then takes {arena:,} bytes, which fits")

@@ -21,7 +21,7 @@ from mcugen.search.objective import TOLERANCES, Deadline
 MAX_TRIALS = 4
 """Largest number of programs that are run to find the one that just meets a deadline.
 
-They lie between the requested program and the fastest one in speed.
+They are slower than the fastest program and faster than the requested one, by estimate.
 """
 
 NUM_NAMED_LAYERS = 3
@@ -43,7 +43,10 @@ def require_deadline(deadline: Deadline, report: Report) -> None:
 
 @dataclass
 class DeadlineCheck:
-    """A check whether the fastest program of a model meets a deadline, with as few simulated runs as possible."""
+    """A check whether the fastest program of a model meets a deadline, for several models in turn.
+
+    A program runs in the simulator only if the estimate leaves doubt.
+    """
 
     deadline: Deadline
     costs: SimulatedCostModel
@@ -73,7 +76,7 @@ class DeadlineCheck:
 
 
 def meet_deadline(deadline: Deadline, options: CompileOptions, search: SimulatedSearch) -> CompiledModel:
-    """Compile the model so that a call meets the deadline, and serve the goal as well as the deadline allows.
+    """Compile the model so that a call meets the deadline, and serve the user's goal as well as the deadline allows.
 
     Args:
         deadline: The largest accepted time of a call.

@@ -39,10 +39,7 @@ from mcugen.search.objective import Objective
 from mcugen.search.trace import SearchTrace
 
 CANDIDATE_MEMORY_BYTES = 1 << 24
-"""Size in bytes of each memory of the firmware that measures all candidate kernels.
-
-The simulator's machines have as much.
-"""
+"""Size in bytes of each memory of the firmware that measures all candidate kernels, as in the simulator's machines."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,16 @@ class KernelCandidate:
 def tune_kernels(
     options: CompileOptions, make: Make, store: Store | None = None, trace: SearchTrace | None = None
 ) -> CompiledModel:
-    """Compile the model with kernels chosen by measured cycles, if it then serves the goal better; else as requested.
+    """Compile the model with kernels chosen by measured cycles.
+
+    If the program with these kernels does not serve the goal better than the requested one, the requested one is
+    returned.
 
     Args:
         options: Options with the number of kernels to measure per layer (`tune`).
         make: Compiles the model with given options.
-        store: The cache of measurements; by default one in the user's cache folder.
-        trace: Records the requested program and the one with measured kernels, if given.
+        store: The cache of measurements; None for one in the user's cache folder.
+        trace: Records the requested program and the one with measured kernels; None to record nothing.
 
     Raises:
         UsageError: If the board has no simulator or no timing, or an option makes measuring single kernels impossible.

@@ -67,19 +67,20 @@ MAX_NOISE_PROBES = 32
 MIN_JUDGED_SAMPLES = 4
 """Smallest number of samples in each half for cross-validation.
 
-With fewer, the same samples quantize and evaluate a model.
+With fewer samples, the same samples both quantize and evaluate a model.
 """
 
 MAX_ASSIGNMENTS = 32
 """Largest number of possible assignments of precisions to layers for which all are tried, the cheapest first.
 
-In networks with more, single layers are raised and lowered, and the result need not be the cheapest.
+If there are more, the precisions of single layers are raised and lowered one after the other. The result then need not
+be the cheapest.
 """
 
 NUM_FOUR_BIT_TRIALS = 8
-"""Number of sets of layers with 4-bit weights that are tried if int8 weights do not fit.
+"""Number of sets of layers with 4-bit weights that are evaluated if int8 weights do not fit.
 
-NUM_FINALISTS of them are quantized anew. The others are evaluated with weights that were rounded for a model with all
+Of these, NUM_FINALISTS are quantized anew. The others are evaluated with weights that were rounded for a model with all
 layers in 4 bits, or all in 8 bits.
 """
 
@@ -96,7 +97,10 @@ CODING_GOALS = ("flash", GOALS[0])
 """Optimization goals for which weight compression is tried; other goals avoid the RAM and time of decompression."""
 
 TRIED_NOISE_PER_TIME = (1 / 16, 1 / 4, 1.0)
-"""Increases of the output noise in percent per percent of time saved, for each of which a weight storage is tried."""
+"""Values that are tried for the increase of the output noise, in percent, that is accepted per percent of time saved.
+
+Each gives a way to store the weights (see NOISE_PER_TIME).
+"""
 
 MAX_CODED_STARTS = 2
 """Largest number of models with compressed weights from which the search for precisions starts."""
@@ -108,7 +112,7 @@ DEFAULT_MAX_DROP = 0.5
 """Default largest accepted loss of accuracy against float32, in percentage points, for metrics such as top-1."""
 
 DEFAULT_MIN_SQNR_DB = 25.0
-"""Default smallest accepted SQNR of the outputs in dB, if neither labels nor the user set another goal."""
+"""Default smallest accepted SQNR of the outputs in dB, if there are no labels and the user set no other limit."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,9 @@ class AccuracyDemand:
     def goal(self, outputs: Judged) -> Goal:
         """Return the goal that a quantized model must meet.
 
-        The goal is a largest loss of the metric if labels rate the float model, else a least SQNR.
+        The goal is a largest loss of the metric if the float model itself has a value of it (as with labels), else a
+        smallest
+        SQNR.
 
         Args:
             outputs: The outputs of the float model, with labels if known.
@@ -216,7 +222,7 @@ class _Coded:
 
 @dataclass(frozen=True)
 class RaisingRound:
-    """One round of the precision search: the model whose layers are to be raised, and the precision to raise them to.
+    """One round of the precision search, in which single layers get a higher precision: the model and the precision.
 
     All questions of a round share this context, which is sent to worker processes once.
     """
@@ -224,36 +230,42 @@ class RaisingRound:
     requested: Mapping[str, DType]
     """Requested precisions of the current model by the name of the layer's output; all other layers are int8."""
     precision: Mapping[str, DType]
-    """The resulting precision of each layer of the current model, by the name of the layer's output."""
+    """The precision that each layer of the current model really has, by the name of the layer's output."""
     cost: Metrics
     """The estimated RAM, flash and time of the current model."""
     raised: Mapping[str, DType]
-    """Precisions of the reference model of this round, in which every layer that may be raised is raised, by layer."""
+    """Precisions of the reference model of this round, in which every layer that may have the higher precision has it.
+
+    The keys are names of the layers' outputs.
+    """
     best: Sequence[Mapping[str, Array]]
-    """The outputs of the reference model `raised`, one entry per sample."""
+    """The outputs, by name, of the reference model in which all layers are raised (`raised`), for each sample."""
     codes: Mapping[str, QuantizedWeights]
     """Quantized weights that all models of the round share, by the name of the layer's output."""
     dtype: DType
-    """The precision to which layers are raised in this round."""
+    """The higher precision that layers get in this round."""
     code_bits: Mapping[str, float]
     """Average bits per weight that a layer's compressed 8-bit weights may take, by the name of the layer's output."""
 
 
 @dataclass(frozen=True)
 class LayerQuestion:
-    """A question about one layer that a worker process can answer: its noise, or the cost to raise it.
+    """A question about one layer, which a worker process can answer: its noise, or the cost of a higher precision.
 
-    The noise is the error of the outputs if all layers are raised but this one.
+    The noise is the error of the outputs if all layers but this one have the higher precision of the round.
     """
 
     round: RaisingRound
     layer: str
     asks_cost: bool = False
-    """Whether the question is for the cost: the relative growth of RAM and time if the layer is raised."""
+    """Whether the question is for the cost: the relative growth of RAM and time by the layer's higher precision."""
 
 
 Answer = float | None
-"""The noise, or the relative growth of RAM and time; None if the layer cannot be raised, or does not fit the board."""
+"""Answer to a LayerQuestion: the noise, or the relative growth of RAM and time.
+
+None if the layer cannot get the higher precision, or the model then does not fit the board.
+"""
 
 
 def _loudest(noise: Mapping[str, float]) -> list[str]:
@@ -299,9 +311,9 @@ class PrecisionSearch:
     deadline_check: DeadlineCheck | None = None
     """A check whether the fastest program of a model meets the deadline; None without a deadline."""
     is_crossed: bool = False
-    """Whether `samples` are the quantizer's samples.
+    """Whether `samples` are also the quantizer's calibration samples.
 
-    Each half of them is then evaluated on a model that was quantized by the other half.
+    They are then split into halves, and each half is evaluated on a model that was quantized by the other half.
     """
     steps: list[Tradeoff] = field(default_factory=list)
     """The models that were evaluated so far, with accuracy and cost."""
@@ -314,8 +326,8 @@ class PrecisionSearch:
         """Search, and return the cheapest model found that is accurate enough.
 
         Raises:
-            ConstraintError: If no model meets the goal.
-            DoesNotFitError: If no model that fits, or none within the deadline, meets it.
+            ConstraintError: If no model meets the accuracy goal.
+            DoesNotFitError: If models are accurate enough, but none of these fits the board and meets the deadline.
         """
         self._reference = self._exact(self.samples.inputs)
         starts, refused = list[_Trial](), None
@@ -777,7 +789,7 @@ class PrecisionSearch:
             yield question.layer, answer
 
     def answer(self, question: LayerQuestion) -> Answer:
-        """Return the answer to a question, which may come from another process."""
+        """Return the answer to a question about a layer, which may come from another process."""
         context, layer = question.round, question.layer
         self._codes, self.quantizer = dict(context.codes), self.quantizer.with_code_bits(context.code_bits)
         if not question.asks_cost:
@@ -799,7 +811,7 @@ class PrecisionSearch:
     def trial(self, dtypes: Mapping[str, DType]) -> _Trial:
         """Return a compiled model with the given precisions, and with weights rounded anew for just these.
 
-        Other models of the search share their rounded weights.
+        Most models of the search reuse weights that were rounded for other precisions.
 
         Args:
             dtypes: Precisions by the name of the layer's output; all other layers are int8.

@@ -28,7 +28,7 @@ Run = Callable[[CompiledModel], Report]
 
 
 class SimulatedCostModel(CostModel[CompiledModel]):
-    """A cost model that runs compiled models in the simulator if asked for SIMULATED metrics, else estimates them.
+    """A cost model that runs compiled models in the simulator for metrics of level SIMULATED, and estimates all others.
 
     Equal programs run once.
 
@@ -55,7 +55,10 @@ class SimulatedCostModel(CostModel[CompiledModel]):
         return self._reports[self.key(candidate)]
 
     def measure(self, candidate: CompiledModel, level: AccuracyLevel) -> Metrics:
-        """Compute the metrics of a model that is not in the cache, by a run or by estimate."""
+        """Compute the metrics of a model that is not in the cache.
+
+        The model runs in the simulator if `level` is SIMULATED; otherwise the metrics are estimated.
+        """
         estimate = ProgramCostModel(candidate.board, candidate.options).evaluate(BuiltProgram(candidate.program))
         if level is not AccuracyLevel.SIMULATED:
             return estimate
@@ -65,7 +68,7 @@ class SimulatedCostModel(CostModel[CompiledModel]):
 
 
 def simulated_metrics(report: Report, estimate: Metrics) -> Metrics:
-    """Return the metrics of a simulated run, with RAM, flash and other figures that it lacks from an estimate.
+    """Return the metrics of a simulated run; figures that the run lacks, such as RAM, come from the estimate.
 
     Args:
         report: The report of the run.
@@ -101,9 +104,9 @@ class SimulatedCandidate:
     """Name of the candidate in messages."""
     compiled: CompiledModel
     metrics: Metrics
-    """Its RAM, flash, cycles and other costs of one call, from the simulated run."""
+    """RAM, flash, cycles and other costs of one call of the candidate, from the simulated run."""
     number: int | None = None
-    """Its number in the search trace; None if it is not recorded there."""
+    """Number of the candidate in the search trace; None if it is not recorded there."""
 
 
 @dataclass
@@ -119,14 +122,15 @@ class SimulatedSearch:
     costs: SimulatedCostModel
     """The cost model that runs candidates in the simulator."""
     trace: SearchTrace | None = field(default=None, repr=False)
-    """Records the candidates and the verdicts on them; None to record nothing."""
+    """Records the candidates, and which were chosen or rejected for which reason; None to record nothing."""
 
     def candidate(self, name: str, transformation: str, options: CompileOptions) -> SimulatedCandidate:
         """Compile the model with the given options, simulate it, record it, and return it as a candidate.
 
         Args:
-            name: Its name in messages.
-            transformation: The kind of decision by which it differs from the requested program.
+            name: Name of the candidate in messages.
+            transformation: The kind of decision by which the candidate differs from the requested program, for the
+                trace.
             options: The options to compile with.
         """
         compiled = self.make(options)
@@ -139,12 +143,17 @@ class SimulatedSearch:
         return SimulatedCandidate(name, compiled, metrics, number)
 
     def reject(self, candidate: SimulatedCandidate, reason: str) -> None:
-        """Record in the trace, if there is one, why a candidate was rejected; `reason` has no period."""
+        """Record in the trace, if there is one, that a candidate was rejected.
+
+        Args:
+            candidate: The candidate.
+            reason: Why it was rejected, as text without a period at its end.
+        """
         if self.trace is not None:
             self.trace.judge(candidate.number, f"Rejected: {reason}.")
 
     def choose(self, candidate: SimulatedCandidate, reason: str) -> None:
-        """Record in the trace, if there is one, that a candidate is the result of the search, and why."""
+        """Record in the trace, if there is one, that a candidate is the result of the search, and the reason."""
         if self.trace is not None:
             self.trace.choose(candidate.number, f"Chosen: {reason}.")
             self.trace.close(self.name, candidate.number, self.objective.budget)

@@ -24,7 +24,7 @@ from mcugen.search.trace import SearchTrace
 MAX_STEP_TRIALS = 4
 """Largest number of programs that are built until no step exceeds the limit.
 
-Several may be needed: if some layers run row by row, other kernels may be chosen for further layers.
+Several may be needed: if some layers run row by row, kernels may change in other layers, which then exceed the limit.
 """
 
 MeasureSteps = Callable[[CompiledModel], tuple[int, ...]]
@@ -32,7 +32,7 @@ MeasureSteps = Callable[[CompiledModel], tuple[int, ...]]
 
 
 class StepCostModel(SimulatedCostModel):
-    """A cost model that measures the longest step of a compiled model: what one call of its step function computes.
+    """A cost model that measures the cycles of a compiled model's longest step: what one call of NAME_step computes.
 
     Args:
         measure_steps: Runs a program in the simulator and returns the cycles of each step.

@@ -52,7 +52,9 @@ class BoardRun:
 
 
 def read_runs(path: Path) -> list[BoardRun]:
-    """Read and check the runs of a file, which must have at least one.
+    """Read and check the measured runs of a file, which must have at least one.
+
+    docs/how-to/validate.md describes the format.
 
     Raises:
         UsageError: The file is invalid.
@@ -67,7 +69,7 @@ def runs_text(runs: Sequence[Any]) -> str:
     """Return the text of a file of runs.
 
     Args:
-        runs: The runs as JSON data (docs/validate.md describes the format).
+        runs: The runs as JSON data (docs/how-to/validate.md describes the format).
     """
     return json.dumps({"format": FORMAT, "version": VERSION, "runs": list(runs)}, indent=2) + "\n"
 

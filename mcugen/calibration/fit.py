@@ -41,7 +41,7 @@ class MeasuredLayer:
     name: str
     cycles: int
     share: float
-    """The layer's share of the cycles of the whole run, from 0 to 1."""
+    """Measured cycles of the layer divided by those of the whole run, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Estimate:
     waits: Mapping[str, int]
 
     def cycles(self, factor: float) -> float:
-        """Return the estimated total cycles: the core's cycles times `factor`, plus all stall cycles."""
+        """Return the estimated cycles of the layer: the core's cycles times `factor`, plus all stall cycles."""
         return self.core * factor + sum(self.waits.values())
 
 
@@ -67,7 +67,7 @@ Estimator = Callable[[Board], Sequence[Estimate]]
 
 @dataclass(frozen=True)
 class Residual:
-    """The error of a layer's estimate, relative to its measured cycles, before and after calibration."""
+    """The error of a layer's estimated cycles before and after calibration, as a share of the measured cycles."""
 
     layer: MeasuredLayer
     before: float
@@ -76,10 +76,11 @@ class Residual:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result of a calibration.
+    """The result of fitting a board's timing to measured cycles.
 
     Attributes:
-        board: The board with the fitted core factor and memory timing.
+        board: The board with the fitted core factor (measured cycles of the CPU core divided by estimated ones) and
+            memory timing.
         residuals: The error of each layer's estimate before and after the calibration.
         kept: Names of the memories whose timing stays as it was, because the layers do not show its effect separately.
     """

@@ -21,7 +21,7 @@ from mcugen.measurement.evaluate import sample_endpoints
 def calibrate_runs(
     board: Board, runs: Sequence[BoardRun], models: Sequence[Path], options: CompileOptions
 ) -> Calibration:
-    """Fit the parameters of a board to measured runs.
+    """Fit a board's core factor and memory timing to measured runs.
 
     Args:
         board: The board.
@@ -30,8 +30,8 @@ def calibrate_runs(
         options: Options that the models were compiled with.
 
     Raises:
-        UsageError: The runs are of other models or other code or of several clocks, have too few layers, or are nothing
-            like the estimates.
+        UsageError: The runs are of other models, of other code or of several clock frequencies. Also if they have too
+            few layers, or differ from the estimates by more than calibration allows.
         ToolMissingError: The simulator is not installed.
         VerificationError: The simulator cannot estimate cycles.
     """

@@ -18,7 +18,7 @@ def print_calibration(base: Board, calibration: Calibration, console: Console) -
 
 
 def parameter_table(base: Board, calibration: Calibration) -> TextTable:
-    """Return the table of the changed parameters."""
+    """Return the table of the board parameters that calibration changed, before and after."""
     columns = (TableColumn("", Kind.WORD), TableColumn(base.name, Kind.WORD), TableColumn("calibrated", Kind.WORD))
     waits = [
         (before.name, waits_text(base, before), waits_text(calibration.board, after))

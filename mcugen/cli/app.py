@@ -86,5 +86,5 @@ app.add_typer(boards_app, name="boards", help="Boards that mcugen knows.", rich_
 
 
 def main() -> None:
-    """Run the command line; a failure prints one message on stderr and ends with the exit code of its kind."""
+    """Run the command line; a failure prints a message on stderr and exits with the code of its error class."""
     sys.exit(guarded(app))

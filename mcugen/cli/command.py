@@ -32,14 +32,14 @@ T = TypeVar("T")
 """Type of the function that becomes a command."""
 
 Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
-"""Type of the argument of commands that take a model."""
+"""Type of the command-line argument that is the path of the ONNX file, for commands that take a model."""
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command: replace its parameters by options of the option table.
+    """Decorate a command function: replace its parameters by options of the option table.
 
     A parameter whose type is a class of TARGETS stands for all options of the command that set fields of the class.
-    The command receives an instance, or for `Arguments[CLASS]` the values as given. A parameter whose type is another
+    The function receives an instance, or for `Arguments[CLASS]` the values as given. A parameter whose type is another
     dataclass stands for one parameter for each field. Any other parameter is the option of its name, except for
     `typer.Context` and annotated arguments, which stay as they are.
     """
@@ -123,10 +123,10 @@ def _texts(value: object) -> list[str]:
 
 
 class Command(TyperCommand):
-    """A command that also reads its options from `mcugen.toml`.
+    """A command that reads its options from `mcugen.toml` in addition to the command line.
 
     An option with one value must be given once: the framework would silently use the last of several values. The name
-    of another option is not accepted as a value, as in `--json --quiet`, where the file is missing.
+    of another option is not accepted as a value: in `--json --quiet` the file name of --json is missing.
     """
 
     reads_settings: ClassVar[bool] = True

@@ -30,13 +30,13 @@ _ROOT_FLAGS = ("--no-settings",)
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a command accepts.
+    """The options and arguments that a command accepts.
 
     Attributes:
         name: Name of the command.
-        flags: All names of its options, with whether they take a value.
-        num_arguments: Number of its arguments; None for any number.
-        num_required: Number of arguments that must be given.
+        flags: Whether an option takes a value, by each of its names.
+        num_arguments: Number of positional arguments; None for any number.
+        num_required: Number of positional arguments that must be given.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Grammar:
         return cls(name, flags, number, sum(bool(p.required) for p in arguments))
 
     def option(self, flag: str) -> Option | None:
-        """Return the row of the option table for a flag; None for --help."""
+        """Return the option of the command that has the name `flag`; None for --help and for unknown names."""
         return next((o for o in OPTIONS if self.name in o.commands and flag in o.flags.replace("/", " ").split()), None)
 
 
@@ -85,7 +85,7 @@ class _Words:
 
 
 def corrected_command(words: Sequence[str], commands: Mapping[str, Any]) -> str:
-    """Return the command line that a user meant; "" if that is not certain or nothing changes.
+    """Return the corrected command line; "" if the correction is uncertain or nothing is wrong.
 
     Args:
         words: The command line without the name of the program.
@@ -148,7 +148,7 @@ def _implied(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def commands_with(flag: str) -> list[str]:
-    """Return the commands that have an option of a name, as a user writes them; [] if most have it, or none."""
+    """Return the commands that have an option named `flag`, as a user writes them; [] if none or most have it."""
     names = [name for option in OPTIONS if flag in option.flags.split() for name in option.commands]
     return [f"`mcugen {name}`" for name in dict.fromkeys(names) if name != "show"] if len(names) <= _MOST_NAMED else []
 
@@ -158,7 +158,7 @@ _MOST_NAMED = 4
 
 
 def corrected_arguments(words: Sequence[str], grammar: Grammar) -> list[str] | None:
-    """Return the words after a command, with wrong ones replaced and missing ones added; None if not certain.
+    """Return the words after a command with wrong words replaced and missing ones added; None if that is uncertain.
 
     Args:
         words: The words after the command.
@@ -221,7 +221,7 @@ def _option(flag: str, value: str | None, grammar: Grammar, has_equals: bool) ->
 
 
 def corrected_value(option: Option, value: str) -> str:
-    """Return the value that is meant for an option with a fixed choice of values; the value itself if not certain."""
+    """Return the corrected value of an option with fixed choices; `value` itself if a correction is uncertain."""
     if callable(option.choices):
         return value
     is_enum = isinstance(option.kind, type) and issubclass(option.kind, StrEnum)
@@ -232,7 +232,7 @@ def corrected_value(option: Option, value: str) -> str:
 
 
 def nearest_value(option: str, value: str, choices: Sequence[str]) -> str | None:
-    """Return the one of some values that a wrong value of an option certainly means.
+    """Return the allowed value that a wrong value of an option stands for; None if that is uncertain.
 
     Args:
         option: Name of the option, without dashes.
@@ -297,7 +297,7 @@ def _missing_options(result: _Words, grammar: Grammar) -> Iterator[str]:
 
 
 def placeholder(flag: str) -> str:
-    """Return a placeholder for a value that only the user knows."""
+    """Return a placeholder, for a suggested command, for the value of an option that only the user knows."""
     return flag.lstrip("-").upper().replace("-", "_")
 
 

@@ -49,7 +49,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class Commands(TyperGroup):
-    """The group of all commands; it turns exceptions, and sys.exit in a plug-in, into errors."""
+    """The group of all commands. It turns exceptions, and calls of sys.exit in a plug-in, into McugenErrors."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the options of the program itself."""
@@ -128,7 +128,7 @@ def _usage_error(error: Any) -> UsageError:
 
 
 def guarded(run: Callable[[], object]) -> int:
-    """Run a program, print any exception as a message on stderr, and return the exit code."""
+    """Run the program, print any exception as a message on stderr, and return the exit code."""
     try:
         run()
     except SystemExit as end:  # The framework ends programs this way.

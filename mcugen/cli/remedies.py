@@ -64,12 +64,12 @@ class Invocation:
         )
 
     def option(self, name: str) -> str:
-        """Return an option with its value, as the user gave them; "" if the option is absent."""
+        """Return an option with its value as the user wrote them, as in "--board rp2040"; "" if it is absent."""
         words = list(self.arguments)
         return shlex.join(words[words.index(name) : words.index(name) + 2]) if name in words else ""
 
     def without(self, option: str, key: str = "") -> Invocation:
-        """Return the command without an option; with a `key`, without only the option's values that begin with KEY=."""
+        """Return the command without an option; with a `key`, without the option's values that begin with KEY=."""
         kept: list[str] = []
         words = iter(self.arguments)
         for word in words:
@@ -82,7 +82,10 @@ class Invocation:
         return Invocation(self.name, kept, self.options)
 
     def having(self, option: str, value: str) -> Invocation:
-        """Return the command with an option added; it replaces old values (for KEY=VALUE, those of the same KEY)."""
+        """Return the command with an option added.
+
+        The option replaces those of the same name; if `value` is KEY=VALUE, only those with the same KEY.
+        """
         words = [option, value] if self.options[option] else [option]
         key, equals, _ = value.partition("=")
         return Invocation(self.name, [*self.without(option, key * bool(equals)).arguments, *words], self.options)
@@ -96,9 +99,11 @@ class Invocation:
 
 
 def command_that_helps(error: McugenError, invocation: Invocation) -> str:
-    """Return the shell command to suggest after an error: the user's command with the error's remedy applied.
+    """Return the shell command to suggest after an error; "" after Ctrl-C.
 
-    "" after Ctrl-C.
+    It is a command that the error names, or the user's command changed as the error advises, or else one that shows
+    more
+    about the problem.
     """
     if isinstance(error, Interrupted):
         return ""

@@ -26,9 +26,9 @@ FILE = "mcugen.toml"
 MAX_SETTINGS_BYTES = 1 << 16
 """Largest size of a settings file in bytes."""
 SAFE_FOLDERS_VARIABLE = "MCUGEN_SAFE_DIRECTORY"
-"""Environment variable with folders whose settings are read whoever owns them, like git's safe.directory.
+"""Environment variable with folders whose settings files are read whoever owns them, like git's safe.directory.
 
-The value is a list of paths as in PATH, or * for all folders.
+The value is a list of paths in the form of PATH, or * for all folders.
 """
 _REPOSITORY_MARKS = (".git", ".hg", ".jj")
 """Names of entries in the root folder of a repository; the search for settings ends there."""

@@ -35,10 +35,10 @@ COMMANDS = _by_word(
         "": "calibrate check",  # calibrate-board or --calibration; doctor or validate.
     }
 )
-"""Commands by other words for them."""
+"""Name of a command by each synonym for it; "" if a synonym fits several commands."""
 
 POSITIONAL = "MODEL"
-"""Meaning of an option whose value is the argument of the command."""
+"""Value in OPTIONS for words such as `--model`, whose value is the positional argument of the command."""
 
 OPTIONS = _by_word(
     {
@@ -62,7 +62,7 @@ OPTIONS = _by_word(
         POSITIONAL: "model onnx m i input model-file",
     }
 )
-"""Names of options, without dashes, by other words for them."""
+"""Name of an option, without dashes, by each synonym for it."""
 
 OPTIONS_WITH_VALUES = {
     **dict.fromkeys(("int8", "i8", "8bit"), ("precision", "int8")),
@@ -71,7 +71,7 @@ OPTIONS_WITH_VALUES = {
     **dict.fromkeys(("speed", "fast", "o3", "o2"), ("optimize", "speed")),
     **dict.fromkeys(("os", "size"), ("optimize", "flash")),
 }
-"""Options with their values by words that users write as a flag, such as `--int8`."""
+"""Option and value that a user means by a flag such as `--int8`, by the name of the flag without dashes."""
 
 VALUES: Mapping[str, Mapping[str, str]] = {
     "optimize": _by_word(
@@ -116,4 +116,4 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "without": _by_word({"bias-correction": "bias", "rounding": "adaround"}),
     "ir": _by_word({"hir": "graph", "lir": "program"}),
 }
-"""Values of options by other words for them."""
+"""Values of options by synonyms for them, by the name of the option."""

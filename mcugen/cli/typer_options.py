@@ -13,7 +13,7 @@ from mcugen.options.option import Option
 
 
 def typer_parameter(option: Option) -> Parameter:
-    """Return the function parameter from which Typer makes an option."""
+    """Return the Python function parameter from which Typer makes a command-line option."""
     kind = option.kind if option.initial is not None else option.kind | None
     return Parameter(
         option.parameter_name,

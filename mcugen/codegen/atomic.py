@@ -26,7 +26,7 @@ _STAGED = re.compile(r"\.mcugen-[0-9a-f]{16}")
 """Temporary names of files and folders that are being written."""
 
 LOCK_SECONDS = 60.0
-"""Seconds to wait for another writer in the same folder."""
+"""Seconds to wait for the lock of a folder that another process writes to, before an error is raised."""
 
 _RENAME_EXCHANGE = 2
 """Linux's RENAME_EXCHANGE; RENAME_SWAP of macOS is the same number."""
@@ -61,7 +61,7 @@ def write_synced(path: Path, write: Callable[[IO[bytes]], object], mode: int | N
     Args:
         path: A path that does not exist.
         write: Writes the contents to the open file.
-        mode: Permissions of the file; by default those that the umask gives.
+        mode: Permission bits of the file; None for those that the umask gives.
     """
     with path.open("xb") as file:
         if mode is not None:
@@ -72,13 +72,16 @@ def write_synced(path: Path, write: Callable[[IO[bytes]], object], mode: int | N
 
 
 def put_file(fresh: Path, target: Path) -> None:
-    """Move a file to `target` in the same folder, replacing what is there."""
+    """Move the file `fresh` to `target` in the same folder, replacing a file that is there."""
     fresh.replace(target)
     _sync_folder(target.parent)
 
 
 def put_folder(fresh: Path, target: Path) -> None:
-    """Move the folder `fresh` to `target`, in the same parent folder; a replaced folder may remain at `fresh`."""
+    """Move the folder `fresh` to `target`, in the same parent folder, replacing a folder that is there.
+
+    The replaced folder may remain at `fresh`.
+    """
     _sync_folder(fresh)
     if not target.exists():
         fresh.rename(target)
@@ -99,7 +102,7 @@ def _put_by_two_renames(fresh: Path, target: Path) -> None:
 def restore(target: Path) -> None:
     """Repair an interrupted replacement: move the old file or folder back to `target` if the new one is missing.
 
-    This is the state that a writer leaves that was killed between moving the old one away and putting the new one.
+    A writer leaves this state if it is killed after it moved the old one away and before it put the new one in place.
     """
     aside = _aside(target)
     if target.exists():
@@ -113,13 +116,13 @@ def _aside(target: Path) -> Path:
 
 
 def exchange(a: Path, b: Path) -> bool:
-    """Atomically exchange the names of two files or folders.
+    """Atomically exchange the names of two existing files or folders.
 
     Returns:
-        False if the system cannot do that.
+        True if they were exchanged; False if the operating system or file system cannot do that.
 
     Raises:
-        OSError: The exchange failed.
+        OSError: The exchange failed for another reason.
     """
     here, names = ctypes.c_int(-100), (os.fsencode(a), os.fsencode(b))  # AT_FDCWD
     arguments: tuple[object, ...]

@@ -25,15 +25,18 @@ class Port:
     name: str
     """Name of the tensor in the ONNX model: untrusted text."""
     accessor: str
-    """C function `T *accessor(void *arena)` (outputs: `const T *accessor(const void *arena)`)."""
+    """C function `T *accessor(void *arena)` that returns the tensor's address (outputs: `const T *accessor(const void
+    *arena)`)."""
     dtype: str
     """Element type, as numpy names it, such as `int8`."""
     shape: tuple[int, ...]
     nbytes: int
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
-    """Axes whose length is known at run time only; `shape` and `nbytes` are the largest."""
+    """Formulas of the lengths that are known at run time only, by axis; `shape` and `nbytes` then hold the largest
+    values."""
     rows: int = 0
-    """Number of rows that the caller passes at a time, for a streamed input, which has no accessor; else 0."""
+    """For a streamed input, which has no accessor: the number of rows that the caller passes at a time; 0 for other
+    tensors."""
     row_axis: int = 0
     """Axis of a streamed input that counts the rows."""
     is_lent: bool = False
@@ -51,7 +54,7 @@ class Port:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Return the shape of one row, without a batch of 1."""
+        """Return the shape without the axis of rows, and without a batch axis (axis 0) of length 1."""
         return tuple(n for axis, n in enumerate(self.shape) if axis != self.row_axis and (axis or n > 1))
 
     @property
@@ -60,9 +63,9 @@ class Port:
         return self.nbytes // self.row_count if self.rows else 0
 
     def in_memory(self, array: Array) -> Array:
-        """Return an array with its elements in the order in which the C code reads them.
+        """Return the array of the tensor's elements in the order in which the C code reads them.
 
-        A streamed input is stored by rows.
+        For a streamed input, the axis of rows is moved to the front; other arrays are unchanged.
         """
         return np.moveaxis(array, self.row_axis, 0) if self.rows else array
 
@@ -81,7 +84,7 @@ class Section:
 
     Attributes:
         kind: "arena", "weights", or "copies": weights that start-up code copies from flash to RAM.
-        memory: The memory.
+        memory: The memory of the board.
         model: C name of the model.
     """
 
@@ -91,12 +94,12 @@ class Section:
 
     @property
     def region(self) -> str:
-        """Return the memory's name in linker scripts."""
+        """Return the name of the section's memory in linker scripts."""
         return identifier(self.memory.name)
 
     @property
     def symbol(self) -> str:
-        """Return the prefix of the linker script's symbols for copied sections."""
+        """Return the prefix of the linker script's symbols for a section that start-up code copies from flash."""
         return f"{self.model}_copies_{self.region}"
 
     @property
@@ -107,12 +110,12 @@ class Section:
 
 @dataclass(frozen=True)
 class InputCode:
-    """Code that converts raw data to the model's input, in NAME_input.c and NAME_input.h.
+    """C code that converts raw data, such as camera pixels, to the model's input; files NAME_input.c and NAME_input.h.
 
     Attributes:
-        kind: "image" (NAME_put_image) or "stream" (NAME_put_samples).
-        template: Template of the C file.
-        context: Context of the template.
+        kind: "image" (C function NAME_put_image) or "stream" (C function NAME_put_samples).
+        template: Name of the Jinja2 template of the C file.
+        context: Variables for the template.
     """
 
     kind: str
@@ -121,9 +124,9 @@ class InputCode:
     raw_dtype: str
     """Element type of the raw data: a numpy dtype's name."""
     checked: tuple[CheckedData, ...] = ()
-    """Entries of the checksum table for the tables of this code."""
+    """Entries of the checksum table for the constant tables of this code."""
     most_raw: int = 1
-    """Largest number of elements of one sample of raw data; test programs reserve memory for it."""
+    """Largest number of elements in one sample of raw data, for which test programs reserve memory."""
 
     @property
     def raw_type(self) -> str:
@@ -140,7 +143,7 @@ class InputCode:
 class Result:
     """The place in memory of a layer's result that later layers read, for validation on the board.
 
-    It is `nbytes` bytes of a buffer from byte `offset` on; `layer` is the number of the layer.
+    It is `nbytes` bytes of a buffer from byte `offset` on; `layer` is the index of the layer, from 0.
     """
 
     layer: int
@@ -176,7 +179,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class TrainingArguments:
-    """Arguments of `NAME_train` after the state: the target, the learning rate, and the destination of the loss.
+    """Arguments of the C function `NAME_train` after the state: target, learning rate, and where to write the loss.
 
     The target is a class index below `classes`, or a tensor if `classes` is 0.
     """
@@ -186,16 +189,16 @@ class TrainingArguments:
     loss: Port
     classes: int
     run_layers: int
-    """Number of layers of an inference; training has further layers."""
+    """Number of layers that an inference runs; training runs further layers after them."""
 
     @property
     def given(self) -> tuple[Port, Port]:
-        """Return the two arguments that the caller provides: target and rate."""
+        """Return the two arguments that the caller provides: the target and the learning rate."""
         return self.target, self.rate
 
 
 class StoredArray(NamedTuple):
-    """An array of constants: its name in C, its bytes, and the number of the layer that reads it first."""
+    """An array of constants in generated C: its name, its bytes, and the index of the layer that reads it first."""
 
     name: str
     nbytes: int
@@ -224,30 +227,33 @@ class Bundle:
     has_state: bool = False
     """Whether the run function also takes a `NAME_state *`, which `NAME_reset` initializes."""
     lesson: TrainingArguments | None = None
-    """Additional arguments and results of `NAME_train`, for a trainable model.
+    """Additional arguments and results of `NAME_train`, for a trainable model; None for other models.
 
-    A sample with a target and a rate is a training sample.
+    A self-test sample that contains a target and a learning rate is a training sample.
     """
     symbols: tuple[Symbol, ...] = ()
-    """Sizes known at run time only: those without `output` are int32_t arguments of the run function, the last ones."""
+    """Sizes known at run time only. Those without `output` are the last arguments of the run function, as int32_t."""
     arena_sizes: tuple[int, ...] = ()
-    """Bytes of each arena if the model's own arenas must be used, as they are placed in certain memories."""
+    """Bytes of each of the model's own arenas, if callers must use these because they lie in certain memories; else
+    empty."""
     sections: tuple[Section, ...] = ()
     """Sections that must be placed in certain memories."""
     image_region: str = ""
-    """The linker's name of the memory that holds the weights which start-up code copies to RAM."""
+    """Name, in linker scripts, of the memory that holds the initial values of weights which start-up code copies to
+    RAM."""
     libraries: tuple[Library, ...] = ()
-    """Libraries that the code calls but does not include."""
+    """Libraries that the user must provide, because the code calls them but does not contain them."""
     steps: tuple[int, ...] = ()
-    """Number of the layer that each step of a run belongs to; empty if the generated code has no step function."""
+    """For each step of a run, the index of the layer that it belongs to; empty if the code has no step function."""
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Binary files: the weights, if the run function takes them as a file."""
     validation: Validation | None = None
-    """Data that the firmware checks during validation on the board, if the files support it."""
+    """Data that the firmware checks during validation on the board; None if the folder has no files for validation."""
     reads_weights: bool = False
-    """Whether the run function takes a `mcugen_reader` of the file of weights, in place of a pointer to it."""
+    """Whether the run function takes a `mcugen_reader` (a callback that reads the file of weights) instead of a pointer
+    to the file."""
     input_code: InputCode | None = None
-    """Code that converts raw data to the input, if there is any; samples are raw then."""
+    """Code that converts raw data to the input; self-test samples then hold raw data. None if there is no such code."""
 
     def layers_of(self, sample: Mapping[str, Array]) -> int:
         """Return the number of layers that the code runs for a sample.
@@ -260,17 +266,17 @@ class Bundle:
 
     @property
     def streamed(self) -> Port | None:
-        """Return the input that the caller passes row by row, or None."""
+        """Return the input that the caller passes row by row; None if the model has no such input."""
         return next((port for port in self.inputs if port.rows), None)
 
     @property
     def arguments(self) -> tuple[Symbol, ...]:
-        """Return the sizes that the caller of the run function passes as arguments."""
+        """Return the run-time sizes that the caller of the run function passes as arguments, in order."""
         return tuple(s for s in self.symbols if not s.output)
 
     @property
     def weights_blob(self) -> bytes | None:
-        """Return the contents of the file of weights, or None."""
+        """Return the contents of the file of weights; None if the weights are C arrays."""
         return self.blobs.get(f"{self.name}_weights.bin")
 
     @property

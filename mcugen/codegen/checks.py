@@ -21,7 +21,7 @@ _FORMATS = {"int32_t": "<i", "int64_t": "<q", "float": "<f", "double": "<d"}
 
 @dataclass(frozen=True)
 class CheckedData:
-    """An entry of the checksum table: C expressions of the address and size in bytes of data, and their CRC-32."""
+    """An entry of the checksum table: C expressions of the address and size in bytes of data, and its CRC-32."""
 
     address: str
     size: str
@@ -34,13 +34,19 @@ class CheckedData:
 
 
 def array_entry(name: str, data: Array) -> CheckedData:
-    """Return the checksum entry of an array of constants."""
+    """Return the checksum entry of an array of constants whose C name is `name`."""
     stored = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return CheckedData(name, f"sizeof {name}", zlib.crc32(np.ascontiguousarray(stored).tobytes()))
 
 
 def table_entry(name: str, ctype: str, values: Sequence[float]) -> CheckedData | None:
-    """Return the checksum entry of an array of parameters; None if it contains NaN, whose bits are unknown."""
+    """Return the checksum entry of an array of parameters; None if it contains NaN, whose bits depend on the compiler.
+
+    Args:
+        name: C name of the array.
+        ctype: C type of the elements.
+        values: The elements.
+    """
     if any(isinstance(value, float) and math.isnan(value) for value in values):
         return None
     return CheckedData(
@@ -49,10 +55,14 @@ def table_entry(name: str, ctype: str, values: Sequence[float]) -> CheckedData |
 
 
 def struct_entry(name: str, values: Iterable[Param]) -> CheckedData | None:
-    """Return the checksum entry of a struct of parameters; None if it contains NaN, whose bits are unknown.
+    """Return the checksum entry of a struct of parameters; None if it contains NaN, whose bits depend on the compiler.
 
-    The size is a C expression that is 0 if the compiler chose a layout other than the expected one, so that the check
-    leaves the struct out.
+    The entry's size is a C expression that is 0 if the compiler chose another struct layout than expected, so that the
+    check then leaves the struct out.
+
+    Args:
+        name: C name of the struct.
+        values: The members, in order.
     """
     data, largest = b"", 1
     for value in values:

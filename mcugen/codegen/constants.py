@@ -15,11 +15,11 @@ from mcugen.lir.layer_titles import Titles, buffer_title
 from mcugen.lir.program import Buffer
 
 WORD = 4
-"""Largest number of bytes that kernels load at once from an array of any type; arrays are aligned for such loads."""
+"""Largest number of bytes that kernels load at once from an array, whatever its type; arrays have this alignment."""
 
 
 def is_unbounded(data: Array | None) -> bool:
-    """Return whether the literals of float constants need math.h, as an element is infinite or NaN."""
+    """Return whether some element of a float constant is infinite or NaN, so that its C literal needs math.h."""
     return data is not None and DType.of(data).is_float and not np.isfinite(data).all()
 
 
@@ -32,7 +32,7 @@ def constant(buffer: Buffer, renderer: Renderer, place: str) -> dict[str, Any]:
 
 
 def constant_title(buffer: Buffer, titles: Titles) -> str:
-    """Return the title of a constant: its layer, and its role there."""
+    """Return the text that names a constant in C comments: its layer, and its role there such as "weights"."""
     title, role = buffer_title(buffer, titles)
     return f"{title}: {role}" if role else title
 

@@ -26,13 +26,16 @@ class RunParameter:
 
     @property
     def declared(self) -> str:
-        """Return the C declaration of the parameter."""
+        """Return the C declaration of the parameter, as in a parameter list."""
         return f"{self.ctype}{self.name}"
 
 
 @dataclass(frozen=True)
 class SecondCorePart:
-    """The C statements of the second core's shard of one fork, and the number of the fork."""
+    """The C statements that compute the second core's part of one fork, and the number of that fork.
+
+    A fork is a layer or a pair of branches that both cores compute at the same time.
+    """
 
     fork: int
     lines: Sequence[RunStatement]
@@ -43,10 +46,10 @@ class SecondCoreCode:
     """The template context of the second core's function.
 
     Attributes:
-        portions: The second core's shard of each fork, that is, of each layer that both cores compute.
-        parameters: Parameters of the run function that the shards use.
-        locals: Typed pointers into the arena that the shards use.
-        constant_locals: Typed pointers into the file of weights that the shards use.
+        portions: The statements of the second core for each fork, that is, for each layer that both cores compute.
+        parameters: Parameters of the run function that these statements use.
+        locals: Typed pointers into the arena that these statements use.
+        constant_locals: Typed pointers into the file of weights that these statements use.
     """
 
     portions: Sequence[SecondCorePart]
@@ -56,16 +59,16 @@ class SecondCoreCode:
 
 
 def identifiers_in(lines: Sequence[RunStatement]) -> set[str]:
-    """Return all identifiers in statements and in the parameters that they set."""
+    """Return all C identifiers that statements of the run function and the parameter values that they set contain."""
     texts = [text for line in lines for text in (line.text, *(m[2] for m in line.members))]
     return {word for text in texts for word in _WORD.findall(text)}
 
 
 def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constants: Sequence[Any]) -> set[str]:
-    """Return a function's identifiers, plus those of the arena and the file of weights if it has pointers into them.
+    """Return the identifiers that a function uses, plus those of the memories that its pointers lie in.
 
     Args:
-        words: Identifiers that a function uses.
+        words: Identifiers that the function uses.
         arena: Identifier of the arena, added if there are `pointers` into it.
         pointers: Pointers into the arena.
         constants: Pointers into the file of weights, whose identifier is added if there are any.
@@ -74,7 +77,10 @@ def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constant
 
 
 def divide_between_cores(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return template context entries that divide the statements of the run function between the two cores."""
+    """Return template context entries that divide the statements of the run function between two cores.
+
+    `context` is the template context of a model's C file for one core.
+    """
     lines: Sequence[RunStatement] = context["lines"]
     theirs = [line for line in lines if line.portion]
     if not theirs:

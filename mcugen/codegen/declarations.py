@@ -20,8 +20,8 @@ _MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
 def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
     """Return a sentence for each name that a kernel declares but its template does not read, or the other way round.
 
-    The result is one sentence if the template cannot be read. Text that several kernels import or include may read
-    further names; a missing one fails when the template is rendered.
+    If the template cannot be read, the result is one sentence that says so. Names that only imported or included
+    templates read are not checked; a missing one fails when the template is rendered.
     """
     name = f"kernels/{kernel.name}.c.j2"
     try:

@@ -28,28 +28,32 @@ class Provenance:
     options: str
     """Command-line options of the compilation."""
     accuracy: str = ""
-    """Accuracy of a model that mcugen quantized, as measured during quantization; else ""."""
+    """Accuracy of a model that mcugen quantized, as text, measured during quantization; "" for other models."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs and expected outputs of the self-test, by endpoint name. All samples of a model have one tolerance."""
+    """Inputs and expected outputs of one run of the self-test, by endpoint name.
+
+    All samples of a model have the same tolerances.
+    """
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
     tolerance: float
     """Allowed difference of float outputs, relative to the largest expected magnitude."""
     steps: int
-    """Allowed difference of integer outputs: 0 unless floats are computed on the way."""
+    """Allowed difference of integer outputs, in quantization steps: 0 unless the model computes with floats on the
+    way."""
 
 
 class StackNote(NamedTuple):
-    """The stack bound that the generated header states.
+    """The upper bound of the stack use of one call, which the generated header states.
 
     Attributes:
         nbytes: Bytes of stack.
-        compiler: Version of the compiler for which it holds.
-        flags: Flags of the compiler for which it holds.
+        compiler: Version of the compiler for which the bound holds.
+        flags: Flags of the compiler for which the bound holds.
         calls_back: Whether callbacks of the caller use stack in addition.
     """
 
@@ -62,7 +66,7 @@ class StackNote(NamedTuple):
 class PlausibleRanges(NamedTuple):
     """Ranges within which the model's outputs are plausible: (low, high) by output name, in stored (quantized) units.
 
-    `origin` is a text on where the ranges come from.
+    `origin` is a text that says how the ranges were determined.
     """
 
     ranges: Mapping[str, tuple[float, float]]
@@ -85,9 +89,10 @@ class FolderOptions:
     helpers: bool = False
     """Whether the header has C functions that write inputs and read outputs."""
     labels: tuple[str, ...] = ()
-    """Names of the classes of an output, for a function that returns them."""
+    """Names of the classes of one output, in order, for a C function that returns them; empty for no such function."""
     steps: bool = False
-    """Whether the generated code has a function that runs a single step; the run function runs all steps."""
+    """Whether the generated code has a function that runs a single step of an inference; the run function runs all
+    steps."""
     step_cycles: tuple[int, ...] = ()
     """Estimated cycles of the longest step of each layer; empty if unknown."""
     validation: bool = False
@@ -97,7 +102,7 @@ class FolderOptions:
     stack: StackNote | None = None
     """Bound of the stack use of a call; None if unknown."""
     self_test: str = ""
-    """How the user chose the samples of the self-test; "" for the default samples."""
+    """Text that says how the user chose the samples of the self-test; "" for the default samples."""
     checks: bool = False
     """Whether the generated code has functions that compare constants with their checksums."""
     checks_steps: bool = False
@@ -105,7 +110,8 @@ class FolderOptions:
     plausible: PlausibleRanges | None = None
     """Ranges for a generated function that checks whether outputs are plausible; None for no such function."""
     guards: bool = False
-    """Whether the generated code has run functions that take the arena's size, or check canaries around the arena."""
+    """Whether the generated code has additional run functions that take the arena's size, or that check guard bytes
+    (canaries) around the arena."""
     cached: tuple[bool, bool] = (False, False)
     """For each of two cores, whether a data cache holds the arena, so that it must be invalidated after the other core
     writes.
@@ -115,7 +121,7 @@ class FolderOptions:
 
 
 class Draft(NamedTuple):
-    """The program and all further inputs of rendering: everything that the folder of one model depends on."""
+    """The program and all further inputs of rendering: all data that the contents of one model's folder depend on."""
 
     program: Program
     provenance: Provenance

@@ -17,9 +17,10 @@ from mcugen.core.resources import resource_dir
 
 @cache
 def environment(more: tuple[Path, ...] = ()) -> jinja2.Environment:
-    """Return the cached Jinja2 environment, which finds the project's templates, and then those in the folders `more`.
+    """Return the Jinja2 environment of the templates, which is cached.
 
-    Parsing the templates takes longer than the rest of a compilation.
+    The environment finds the project's own templates, and then those in the folders `more`. Parsing the templates takes
+    longer than the rest of a compilation.
     """
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader((resource_dir("templates"), *more)),

@@ -24,8 +24,8 @@ _TOKEN = re.compile(r"\s*(defined\s*\(\s*\w+\s*\)|defined\s+\w+|&&|\|\||!(?!=)|\
 def for_features(text: str, features: Collection[str]) -> str:
     """Return C code without the parts for CPU features (of mcugen.core.board) that the board lacks.
 
-    Preprocessor conditions on missing features are resolved. Conditions on the board's features, and all other
-    conditions, stay: code for a board may be built for a lesser CPU, which then uses plain C.
+    Preprocessor conditions on missing features are resolved. Conditions on features in `features`, and all other
+    conditions, stay: the code may also be built for a CPU without these features, which then uses plain C.
     """
     assert FEATURES.issuperset(features)
     absent = {macro for macro, having in _MACROS.items() if not any(f.issubset(features) for f in having)}
@@ -85,9 +85,16 @@ def _as_if(word: str, expression: str) -> str:
 
 
 def evaluate_condition(condition: str, absent: Collection[str]) -> bool | str:
-    """Evaluate a condition of #if with these macros undefined; return its value, or the part that remains.
+    """Evaluate the condition of an #if directive, given macros that are not defined.
 
     A condition with anything but `defined`, `!`, `&&`, `||` and parentheses is returned unchanged.
+
+    Args:
+        condition: Text of the condition.
+        absent: Names of the macros that are not defined.
+
+    Returns:
+        The truth value if it is known, else the text of the part of the condition that remains.
     """
     tokens = []
     at = 0

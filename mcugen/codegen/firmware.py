@@ -33,29 +33,29 @@ from mcugen.memory.shared_arena import Pair, SharedArena, join, verify_shared_ar
 
 @dataclass(frozen=True)
 class MemoryArena:
-    """The common arena of several models in one memory of the board, and the models' areas that lie in it."""
+    """The common arena of several models in one memory of the board, and the models' arena areas that lie in it."""
 
     memory: Memory
     is_named: bool
-    """Whether the C code names the memory of the common arena."""
+    """Whether the C code places the common arena in a named memory section."""
     shared_arena: SharedArena
     """Offsets of the models' areas in the common arena, and its size."""
     members: tuple[tuple[int, int], ...]
-    """Index of the model, and index of its area, for each area that lies in the common arena."""
+    """Index of the model, and index of the area of that model's arena, for each area that lies in the common arena."""
     apart: int
     """Bytes that the members' areas would take in separate arenas, for comparison."""
 
 
 @dataclass(frozen=True)
 class Firmware:
-    """The generated folder of several models, and a bundle for each model, which has all files of the folder."""
+    """The generated folder of several models (`bundle`), and a bundle for each model with all files of the folder."""
 
     bundle: Bundle
     models: tuple[Bundle, ...]
 
 
 def memory_arenas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple[MemoryArena, ...]:
-    """Return the common arena of each memory that holds arenas.
+    """Return the common arena for each memory of the board that holds an arena of some model.
 
     Args:
         drafts: The models.
@@ -77,6 +77,10 @@ def memory_arenas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple
 
 def render_firmware(plan: SharingPlan, report: Mapping[str, object]) -> Firmware:
     """Return all files of a folder of several models.
+
+    Args:
+        plan: The models, and what they share.
+        report: The report to write to the folder as JSON.
 
     Raises:
         UsageError: Two parts of the firmware define the same name in C.
@@ -136,9 +140,9 @@ def _runnable(model: Bundle, draft: Draft, whole: Bundle) -> Bundle:
 
 
 class SharingPlan:
-    """Functions, arrays and arenas that several models share.
+    """The C functions, arrays of constants and arenas that several models in one firmware share.
 
-    A function is shared if at least two models call it, an array if it is needed more than once.
+    A function is shared if at least two models call it, an array if more than one array with its contents is needed.
 
     Args:
         name: C name of the firmware.
@@ -169,7 +173,7 @@ class SharingPlan:
         return sum(area.shared_arena.nbytes for area in self.areas)
 
     def memory(self, draft: Draft) -> MemoryContext:
-        """Return the memory layout of a model, without arrays that it shares with other models."""
+        """Return the memory layout of one model's code, without the arrays that it shares with other models."""
         return MemoryContext(draft.program, draft.placement, draft.form.weights, self.shared)
 
     def context(self) -> dict[str, Any]:

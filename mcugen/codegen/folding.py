@@ -36,7 +36,10 @@ class _Operator:
 
 
 def break_long_lines(text: str) -> str:
-    """Break lines of generated C that exceed 120 columns, as far as possible; string literals are not divided."""
+    """Return generated C code with line breaks in lines that exceed 120 columns, as far as possible.
+
+    String literals are not divided.
+    """
     lines: list[str] = []
     before = ""
     for line in _COMMENT.sub(_refilled, text).split("\n"):

@@ -48,7 +48,7 @@ class KernelFunction:
 
     @property
     def signature(self) -> str:
-        """Return the beginning of the function's definition in C."""
+        """Return the C function's return type, name and parameter list, without a semicolon or body."""
         instr = self.instr
         parts = [f"const {self.name}_params *p"] if runtime_params(instr) else []
         for operand in instr.operands:
@@ -92,8 +92,8 @@ class Functions:
     Args:
         env: Environment of the templates.
         features: Features of the board's CPU.
-        name: Returns a free name for the function of an instruction.
-        shared: Existing functions of the firmware.
+        name: Function that returns an unused C name for the function of an instruction.
+        shared: C functions that the firmware already has and that the program can call, by key.
         is_static: Whether new functions are static.
     """
 
@@ -133,12 +133,12 @@ class Functions:
 
     @property
     def own(self) -> list[KernelFunction]:
-        """Return the functions rendered here, in order of first use."""
+        """Return the functions that were rendered here, without the shared ones, in order of first use."""
         return list(self._own.values())
 
     @property
     def uses_math(self) -> bool:
-        """Return whether any function, shared ones included, calls the C library's mathematical functions."""
+        """Return whether any function, shared ones included, calls mathematical functions of the C library (libm)."""
         return any("math.h" in function.headers for function in (*self.own, *self.used.values()))
 
     def _rendered(self, instr: Instr) -> KernelFunction:

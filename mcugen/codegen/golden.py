@@ -13,12 +13,12 @@ from mcugen.hir.interpreter import Reference, interpret
 from mcugen.hir.types import Array, DType
 
 SELFTEST_LEARNING_RATE = 2.0**-6
-"""Learning rate of the training step in the self-test."""
+"""Learning rate of the training step that the self-test of a trainable model makes."""
 
 FLOAT_TOLERANCE = 1e-4
-"""Allowed difference of float outputs in the self-test, relative to the largest output.
+"""Allowed difference of float outputs in the self-test, relative to the largest magnitude of the expected output.
 
-The target adds the terms of sums in another order.
+The C code adds the terms of sums in another order than the reference, so that float results differ slightly.
 """
 
 
@@ -31,15 +31,15 @@ def golden_sample(
     amplitude: float = 1.0,
     fixed_inputs: Mapping[str, Array] | None = None,
 ) -> Sample:
-    """Return the self-test sample of a graph, the same on every machine.
+    """Return the self-test sample of a graph: inputs and the outputs expected for them, equal on every machine.
 
     Args:
         graph: Graph to evaluate.
-        kept: Names of the inputs that are states: they start as zeros.
+        kept: Names of the inputs that are states: they have the value of `first_state`.
         seed: Seed of random inputs.
-        references: Replacements for operators whose kernels round differently.
-        amplitude: Share of their range that random inputs span.
-        fixed_inputs: Inputs to use instead of random ones.
+        references: For some nodes, replacements of the operator's evaluation, because their kernels round differently.
+        amplitude: Share (0 to 1) of their range that random inputs span.
+        fixed_inputs: Inputs to use instead of random ones, by name.
     """
     random = np.random.default_rng(seed)
     generated = {
@@ -58,7 +58,11 @@ def golden_sample(
 
 
 def first_state(graph: Graph, state: Value) -> Array:
-    """Return the value of a state before the first call: real zeros, or the weights that training starts from."""
+    """Return the value that a state has before the first call.
+
+    It is the initial value that training defines (such as trained weights), or else the real number 0 in all elements,
+    stored as the zero point if the state is quantized.
+    """
     type_ = state.type
     if graph.lesson is not None and state.name in graph.lesson.first:
         return graph.lesson.first[state.name]

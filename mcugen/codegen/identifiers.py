@@ -88,7 +88,7 @@ def own_names(used_names: Iterable[str] = ()) -> Names:
 def comment(text: str, longest: int = 120) -> str:
     """Return a text that is safe in a C comment: printable ASCII without comment marks, escapes or trigraphs.
 
-    Of a text longer than `longest` characters, the middle is left out.
+    In a text of more than `longest` characters, the middle is left out.
     """
     return _cut(_harmless(text).replace("//", "/ /").replace("//", "/ /"), longest)
 
@@ -109,7 +109,10 @@ def _cut(plain: str, longest: int) -> str:
 
 
 def comment_lines(text: str, indent: int = 0, longest: int = 4000) -> str:
-    """Return text that is safe in a C comment, wrapped to lines that are indented by `indent` columns."""
+    """Return a text that is safe in a C comment, wrapped to lines that are indented by `indent` columns.
+
+    In a text of more than `longest` characters, the middle is left out.
+    """
     wrapper = textwrap.TextWrapper(
         MAX_C_LINE_COLUMNS - indent - 6, break_on_hyphens=False
     )  # Room for "/* " or " * ", and " */".

@@ -41,12 +41,12 @@ _FINAL = ".final"
 
 @dataclass(frozen=True)
 class InstallResult:
-    """The files that an export wrote to a folder, removed and kept. Paths are relative to the folder."""
+    """The files that an export wrote to a folder, removed from it, and kept in it. Paths are relative to the folder."""
 
     folder: Path
     written: tuple[str, ...]
     removed: tuple[str, ...]
-    """Removed files of an older export."""
+    """Files of an older export that were removed because the new package does not contain them."""
     kept: tuple[str, ...]
     """Files of an older export that the new package does not contain; they stay because the user edited them."""
 
@@ -60,12 +60,14 @@ class _Manifest:
 def install(
     files: Files, folder: Path, package: str, *, force: bool = False, any_package: bool = False
 ) -> InstallResult:
-    """Write the files of a package to a folder; keep all other files in the folder.
+    """Write the files of a package to a folder; keep the user's own files in the folder.
+
+    Unedited files of an older export that the new package does not contain are removed.
 
     Args:
-        files: The files.
+        files: The files, by path in the folder.
         folder: The folder, which may exist.
-        package: Name of the package.
+        package: Name of the package, which the manifest records.
         force: Whether files that were edited, or that mcugen did not write, are overwritten.
         any_package: Whether unedited files of another package in the folder are replaced.
 
@@ -92,17 +94,19 @@ def install(
 
 
 def holds_only_unedited(target: Path, files: Files, package: str, folder: Path, *, force: bool) -> bool:
-    """Return whether a folder may be replaced as a whole, as it holds no file that must be kept.
+    """Return whether a folder may be replaced as a whole, because it holds no file that must be kept.
+
+    The result is True for a folder that does not exist.
 
     Args:
         target: The folder, which may not exist, without links in its path.
-        files: The new files.
+        files: The new files, by path in the folder.
         package: Name of the package.
         folder: The folder as the user named it, for messages.
         force: Whether edited files are overwritten.
 
     Raises:
-        OutputError: As `install` does for files of the user.
+        OutputError: Without `force`, a file that would be overwritten was edited or was not written by mcugen.
     """
     if not target.exists():
         return True
@@ -124,9 +128,9 @@ def manifest(files: Files, package: str) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of a file for the manifest, in hex.
+    """Return the SHA-256 of a file for the manifest, in hexadecimal.
 
-    Line ends do not count, because version control may change them.
+    Line ends are normalized first, because version control may change them.
     """
     return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
 
@@ -184,11 +188,12 @@ def _require_unedited(target: Path, files: Files, known: _Manifest, folder: Path
         raise OutputError(rule, listed(edited), "give --output FOLDER for another folder, or --force to overwrite them")
 
 
-def _is_ours(place: Path, path: str, known: _Manifest, new: str | bytes = b"") -> bool:
-    """Whether a file is absent, as the manifest says, or what is to be written."""
+def _is_ours(place: Path, path: str, known: _Manifest, new: str | bytes | None = None) -> bool:
+    """Return whether a file is absent, is as the manifest says, or is as the `new` file to write, if any."""
     if not place.exists():
         return True
-    return place.is_file() and digest(place.read_bytes()) in (*known.hashes.get(path, ()), digest(_bytes(new)))
+    expected = (*known.hashes.get(path, ()), *([] if new is None else [digest(_bytes(new))]))
+    return place.is_file() and digest(place.read_bytes()) in expected
 
 
 def _replace(target: Path, fresh: Path, files: Files, known: _Manifest, folder: Path) -> InstallResult:

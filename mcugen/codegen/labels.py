@@ -15,15 +15,18 @@ _PIECE = MAX_C_LINE_COLUMNS - 16
 
 
 def has_order(output: Endpoint) -> bool:
-    """Return whether C code can search an output for its largest element: comparable elements, and a fixed number."""
+    """Return whether C code can search an output for its largest element.
+
+    The elements must have a type that C can compare, and their number must be fixed at compile time.
+    """
     return not output.sizes and not output.dtype.is_narrow_float and output.dtype is not DType.BOOL
 
 
 def labelled(outputs: Sequence[Endpoint], labels: Sequence[str]) -> Endpoint:
-    """Return the output whose classes the labels name: the first output with as many elements as labels.
+    """Return the output whose elements the labels name: the first output with as many elements as there are labels.
 
     Raises:
-        UsageError: No output has as many elements as there are labels.
+        UsageError: No output that C code can search for its largest element has as many elements as there are labels.
     """
     output = next((e for e in outputs if has_order(e) and e.buffer.count == len(labels)), None)
     if output is None:

@@ -14,9 +14,11 @@ from mcugen.lir.program import STOP, Program
 
 
 def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
-    """Return the template context of a trainable model, or None for other models.
+    """Return the template context of the training code, or None for a model that is not trainable.
 
-    `model` is the hash of the model's file.
+    Args:
+        renderer: The C names and functions of the model.
+        model: Hash of the model's file.
     """
     lesson = renderer.program.lesson
     if lesson is None:
@@ -44,7 +46,7 @@ def _identity(program: Program, model: str) -> list[str]:
 
 
 def lesson_ports(program: Program) -> TrainingArguments | None:
-    """Return the arguments of the generated training function, or None for models without training."""
+    """Return the arguments of the generated training function, or None for a model that is not trainable."""
     lesson = program.lesson
     if lesson is None:
         return None

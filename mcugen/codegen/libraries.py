@@ -21,13 +21,13 @@ class Library:
     first_version: str
     """The oldest supported version; later versions with the same major number are compatible."""
     pack: tuple[str, str]
-    """Vendor and name of the library's CMSIS-Pack."""
+    """Vendor and name of the CMSIS-Pack that contains the library."""
     component: tuple[str, str]
     """Class and group of the library's component in that pack."""
     zephyr_parts: tuple[str, ...]
-    """Kconfig options of Zephyr, beyond the prefix of `word`, that build the functions which generated code calls."""
+    """Kconfig options of Zephyr, without the prefix in `word`, that build the functions which generated code calls."""
     marker: tuple[str, str]
-    """A header of the library, and a word that it contains from the first supported version on."""
+    """Name of a header of the library, and a word that this header contains from `first_version` on."""
 
     @property
     def versions(self) -> str:
@@ -55,12 +55,12 @@ class Library:
 
     @property
     def options(self) -> tuple[str, str]:
-        """Return the command-line options that name the library's header folder and archive."""
+        """Return two command-line options: for the folder of the library's headers, and for its archive (.a file)."""
         return f"--{self.key}-include", f"--{self.key}-lib"
 
     @property
     def variables(self) -> tuple[str, str]:
-        """Return the environment variables that name the library's header folder and archive."""
+        """Return two environment variables: for the folder of the library's headers, and for its archive (.a file)."""
         return f"MCUGEN_{self.word}_INCLUDE", f"MCUGEN_{self.word}_LIB"
 
 

@@ -51,7 +51,7 @@ def c_int(value: int) -> str:
 
 
 def c_param(value: float) -> str:
-    """Return the literal of a kernel parameter."""
+    """Return the C literal of a kernel parameter, in the type that `c_param_type` returns."""
     if isinstance(value, float):
         return c_double(value) if isinstance(value, Double) else c_float(value)
     return f"INT64_C({value})" if isinstance(value, Wide) and -(2**31) <= value < 2**31 else c_int(value)
@@ -65,7 +65,7 @@ def c_param_type(value: float) -> str:
 def c_rows(data: Array, width: int = 108) -> Iterator[str]:
     """Yield the elements of a constant array as lines of a C initializer, with a comma after each element.
 
-    Lines have up to `width` columns.
+    Lines have at most `width` columns.
     """
     texts, lengths = _texts(as_stored(data).reshape(-1))
     ends = np.cumsum(lengths + 2)  # Two more for a comma and a space.

@@ -16,7 +16,7 @@ _COLUMNS = (40, 30)
 
 
 def layer_table(layers: Sequence[ListedLayer]) -> list[str]:
-    """Return a line for each layer: number, title, results, kernel."""
+    """Return a line of text for each layer, with its number, title, results and kernel in aligned columns."""
     rows = [(comment(layer.name, _COLUMNS[0]), comment(layer.result, _COLUMNS[1]), layer.kernel) for layer in layers]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [
@@ -33,11 +33,11 @@ class ManualFacts:
     model: str
     board: str
     accuracy: str
-    """Measured accuracy of a quantized model, or ""."""
+    """Measured accuracy, as text, of a model that mcugen quantized; "" for other models."""
     areas: Sequence[Area]
     sections: Sequence[Section]
     state: int
-    """Bytes of the state of one stream of inputs."""
+    """Bytes of the state that the caller keeps for each stream of inputs; 0 for a model without state."""
     weights: int
     copies: int
     """Bytes of weights that start-up code copies from flash to RAM."""
@@ -52,11 +52,11 @@ class ManualFacts:
     tested: str
     """How the samples of the self-test were chosen; "" if they are the default ones."""
     linker_script: str
-    """Name of the linker script that places sections."""
+    """Name of the linker script that places sections; "" if there is none."""
 
     @property
     def command(self) -> str:
-        """Return the command that measures the model on the board."""
+        """Return the command line that measures the model on the board."""
         return f"mcugen report {self.model} --board {self.board}"
 
 

@@ -22,10 +22,10 @@ from mcugen.memory.place import Placement
 WEIGHTS_MAGIC = b"MCUW"
 """First bytes of a file of weights."""
 HEADER_BYTES = 32
-"""Bytes of the header of a file of weights.
+"""Size in bytes of the header of a file of weights.
 
-It has eight little-endian words: magic, format, bytes of the file, 4 words of a digest of the code that the file is
-for, and CRC-32 of the rest of the file.
+It has eight little-endian words: magic, format number, size of the file in bytes, 4 words of a digest of the code that
+the file belongs to, and the CRC-32 of the rest of the file.
 """
 HEAD_BYTES = HEADER_BYTES - 4
 """Size in bytes of the header without its checksum: this part is equal in all files for the same code."""
@@ -80,12 +80,12 @@ class Area:
     """The names and the size of one area of the arena in the generated C code.
 
     Attributes:
-        array: Name of the model's own array for it.
-        macro: Macro of its size.
+        array: C name of the model's own array for the area.
+        macro: C name of the macro of the area's size.
         pointer: C expression of the pointer that the caller passes.
-        base: C name of the pointer to its first byte.
-        size: Bytes.
-        memory: Name of its memory.
+        base: C name of the local pointer to the area's first byte.
+        size: Bytes of the area.
+        memory: Name of the memory of the board that holds it.
         section: Linker section of the array; "" for the default.
     """
 
@@ -104,13 +104,14 @@ PARAMETER_ARRAY_NAMES = {
     DType.INT32: "numbers",
     DType.FLOAT32: "real_numbers",
 }
-"""C names of the parameter arrays in a file, by element type."""
+"""C names of the arrays of kernel parameters in an updatable file of weights, by element type."""
 
 
 class WeightsBlob:
     """The layout of a file of weights: the offset of each constant in bytes.
 
-    An updatable file also holds the parameters that training changes: an array for each type, after the constants.
+    An updatable file also holds the kernel parameters that training changes: an array for each type, after the
+    constants.
     """
 
     def __init__(self, program: Program, file: WeightsFile = WeightsFile()) -> None:
@@ -148,16 +149,17 @@ class WeightsBlob:
         return {dtype: np.array(values, dtype.numpy) for dtype, values in trained.items() if values}
 
     def place(self, instr: Instr, parameter: str) -> str:
-        """Return the C expression of a parameter that is read from the file; "" for other parameters."""
+        """Return the C expression that reads a kernel parameter from the file; "" if the file does not hold it."""
         return self._places.get((id(instr), parameter), "")
 
     def __len__(self) -> int:
         return self._file.header_bytes + len(self._payload)
 
     def file(self, code: str) -> bytes:
-        """Return the contents of the file for a model's C code, whose digest the header holds.
+        """Return the contents of the file of weights for a model's C code.
 
-        Other code rejects the file.
+        Args:
+            code: Text of the C code. Its digest is in the file's header: generated code rejects a file for other code.
         """
         start = WEIGHTS_MAGIC + self._file.format.to_bytes(4, "little") + len(self).to_bytes(4, "little")
         digest = hashlib.sha256(code.encode()).digest()[: HEAD_BYTES - len(start)]
@@ -166,7 +168,7 @@ class WeightsBlob:
 
 
 def words(file: bytes) -> list[str]:
-    """Return the words of a weights file's header as C literals, without the word of the checksum."""
+    """Return the words of a weights file's header as C literals, without the last word, which is the checksum."""
     return [f"0x{int(word):08x}u" for word in np.frombuffer(file[:HEAD_BYTES], "<u4")]
 
 
@@ -221,7 +223,7 @@ class MemoryContext:
 
     @property
     def functions(self) -> list[str]:
-        """Return the suffixes of additional functions NAME_suffix that the code defines."""
+        """Return the suffixes of the functions NAME_suffix that the code defines for its arenas and weights file."""
         update = ["check_update", "weights_version"] * self.updatable
         return (
             ["default_arenas"] * self.several + ["check_weights", "default_weights"] * (self.blob is not None) + update
@@ -229,7 +231,7 @@ class MemoryContext:
 
     @property
     def locals(self) -> list[str]:
-        """Return the names of additional local variables of the code."""
+        """Return the names of the local variables that the code defines because of its arenas and weights file."""
         names = [name for area in self.areas for name in (area.array, area.base)] + ["arenas"]
         in_file = ["weights", "weights_head", "default_weights", *[*PARAMETER_ARRAY_NAMES.values()] * self.updatable]
         return names * self.several + in_file * (self.blob is not None)
@@ -258,7 +260,7 @@ class MemoryContext:
         return self._placement.weights.name if self._placement.names_weights else ""
 
     def place(self, constant: Buffer) -> str:
-        """Return the name of the macro that places a constant's array in a section."""
+        """Return the name of the C macro that places a constant's array in a section."""
         memory = self._placement.copies.get(constant)
         return "WEIGHTS" if memory is None else f"WEIGHTS_IN_{identifier(memory.name).upper()}"
 
@@ -277,7 +279,7 @@ class MemoryContext:
         return Section("weights", placement.weights, self.name).name if placement.names_weights else ""
 
     def context(self, names: Mapping[Buffer, str]) -> dict[str, object]:
-        """Return the context for templates; `names` are the C names of buffers."""
+        """Return the template context entries of the memory layout; `names` are the C names of buffers."""
         return {
             "several": self.several,
             "areas": self.areas,

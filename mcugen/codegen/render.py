@@ -59,12 +59,20 @@ ABI_VERSION = 2
 
 
 def render(draft: Draft, shared: SharedCode = NO_SHARED_CODE) -> Bundle:
-    """Return all files of a model's folder; `shared` are functions and arrays that a firmware defines elsewhere."""
+    """Return all files of a model's folder.
+
+    Args:
+        draft: The program and all further inputs of rendering.
+        shared: Functions and arrays that a firmware of several models defines elsewhere.
+    """
     return _bundle(draft if shared.name else with_uniform_literals([draft])[0], shared)
 
 
 def with_uniform_literals(drafts: Sequence[Draft]) -> list[Draft]:
-    """Replace parameters that all layers of a function have in common by literals, unless an update may change them."""
+    """Return the models with literals in place of parameters that are equal in all layers which share a C function.
+
+    Parameters that an update of the weights may change are kept.
+    """
     if any(map(_is_updatable, drafts)):
         return list(drafts)
     programs = bake_uniform_parameters([draft.program for draft in drafts])
@@ -106,11 +114,10 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     input_files = _input_files(env, code, context | _checks_context(name, checked_input, "check_input", "_input"))
     texts |= input_files
     context["c_files"] += [file for file in input_files if file.endswith(".c")]
-    besides = [CORES_HEADERS] * bool(context["other"]) + [STORE_HEADER] * is_learning
-    texts |= _headers(tuple(besides))
+    texts |= _headers((*[CORES_HEADERS] * bool(context["other"]), *[STORE_HEADER] * is_learning))
     if not shared.name:
-        texts |= folder_texts(env, context, draft.report, {*texts, *blobs})
-        texts = with_runtime_functions(texts, draft.source.features)
+        own_texts = folder_texts(env, context, draft.report, {*texts, *blobs})
+        texts = with_runtime_functions(texts | own_texts, draft.source.features)
     return Bundle(
         name,
         texts,
@@ -470,7 +477,7 @@ def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapp
 def folder_texts(
     env: jinja2.Environment, context: Mapping[str, Any], report: Mapping[str, object], other_files: Collection[str]
 ) -> dict[str, str]:
-    """Return the texts of the files that a folder has once, whatever the number of models in it.
+    """Return the texts of the files that a folder has once, whatever the number of models in it, by file name.
 
     These are the runtime header, CMake file, linker script, report, and the description of the CMSIS-Pack, which lists
     all files.
@@ -491,7 +498,7 @@ def folder_texts(
 
 
 PLACEHOLDER_URL = "https://example.com"
-"""Web page in the metadata of packages, where tools demand one, if the user gives none (RFC 2606)."""
+"""Web address in the metadata of packages, where package tools require one and the user gives none (RFC 2606)."""
 
 _PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
 """Categories of files in a CMSIS-Pack, by suffix; other files are "other"."""

@@ -52,9 +52,9 @@ class Renderer:
     program: Program
     env: jinja2.Environment
     features: frozenset[str]
-    """CPU features of the board."""
+    """Names of the CPU features of the board."""
     taken: Names
-    """All used names of the model's C files; external names include the model's name."""
+    """All C names that the model's files use already; external names include the model's name."""
     memory: MemoryContext
     shared: SharedCode = NO_SHARED_CODE
     titles: Titles = field(default_factory=dict)
@@ -87,11 +87,11 @@ class Renderer:
             self.names[buffer] = self.unique(title, role, prefix)
 
     def array(self, constant: Buffer) -> str:
-        """Return the C name of a constant's array."""
+        """Return the C name of the array that holds a constant."""
         return self.memory.shared.get(constant) or f"{self.program.name}_{self.names[constant]}"
 
     def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
-        """Return a new identifier from `text` and `role`, which is free both alone and with `prefix` and `suffix`."""
+        """Return an unused C identifier made from `text` and `role`; `prefix` and `suffix` around it are unused too."""
         word = identifier(text, self.taken, role, prefix)
         while prefix + word + suffix != word and prefix + word + suffix in self.taken:
             word = identifier(text, self.taken, role, prefix)
@@ -99,17 +99,17 @@ class Renderer:
         return word
 
     def of_layer(self, instr: Instr, role: str) -> str:
-        """Return a new identifier from the layer's title and `role`."""
+        """Return a new C identifier made from the title of an instruction's layer and from `role`."""
         return self.unique(self.titles[instr.name], role)
 
     def function_name(self, instr: Instr) -> str:
-        """Return a free name for a kernel's function."""
+        """Return an unused C name for the function of an instruction's kernel."""
         suffix = f"_{instr.variant}" if instr.variant else ""
         return self.unique(instr.kernel + suffix, suffix="_params")
 
 
 def step_layers(lines: Sequence[RunStatement]) -> tuple[int, ...]:
-    """Return, for each step (see RunStatement), the index of the layer that it belongs to."""
+    """Return, for each step of a run (see RunStatement), the index of the layer that the step belongs to."""
     layers: list[int] = []
     begun = 0
     for line in lines:
@@ -121,7 +121,7 @@ def step_layers(lines: Sequence[RunStatement]) -> tuple[int, ...]:
 
 
 def size_expressions(renderer: Renderer) -> dict[str, str]:
-    """Return the C expression of each size: an argument, or the result of an instruction."""
+    """Return the C expression of each run-time size, by symbol name: an argument, or the result of an instruction."""
     buffers = {e.name: e.buffer for e in renderer.program.outputs}
     return {
         s.name: f"{argument(renderer, buffers[s.output])}[0]" if s.output else renderer.symbols[s.name]
@@ -145,28 +145,29 @@ class RunStatement:
     params: str = ""
     """C name of the parameter struct that the call gets; "" if there is none."""
     members: tuple[tuple[str, str, str], ...] = ()
-    """Name, C type and value of each member of the call's parameter struct."""
+    """Name, C type and C value of each member of the call's parameter struct."""
     is_sized: bool = False
     """Whether the parameters depend on sizes that are known at run time only."""
     calls: int = 1
-    """Number of steps that begin with the statement, if `opens` is set: for a stream, its number of events."""
+    """Number of steps that begin with the statement, if `opens` is set: the number of events for a stream, else 1."""
     indent: str = ""
     comment: str = ""
     done: int | None = None
-    """Index of the layer that is complete behind the statement; None if no layer ends there."""
+    """Index of the layer that is complete after the statement; None if no layer is completed by it."""
     portion: int = 0
-    """Number of the fork, from 1, if the statement is in the second core's shard of the layer; 0 otherwise."""
+    """Number of the fork, from 1, if the statement belongs to the second core's part of the fork; 0 otherwise."""
     hands_over: bool = False
     """Whether the statement moves data from the first part of a pipeline over two cores to the second part."""
     stops: bool = False
-    """Whether the run function may return here: a training call may end before the loss or before the update."""
+    """Whether the run function may return after the statement: a training call may end before the loss or before the
+    update."""
     opens: bool = False
     """Whether a step of the run function begins with the statement."""
     closes: bool = False
     """Whether a step of the run function ends with the statement."""
 
     def with_portion_arguments(self, portion_arguments: str) -> RunStatement:
-        """Return the statement with the arguments of the second core's function inserted, if it calls that function."""
+        """Return the statement with arguments inserted, if it calls the second core's function; else unchanged."""
         return replace(self, text=self.text.replace(_GIVEN, portion_arguments))
 
 
@@ -184,14 +185,14 @@ class Local:
 def lines_of(
     renderer: Renderer, sized: SizedParams, steps: bool, cached: tuple[bool, bool] = (False, False)
 ) -> list[RunStatement]:
-    """Return the statements of the run function: calls and the braces of blocks.
+    """Return the statements of the run function: calls, and the begins and ends of blocks.
 
     Args:
         renderer: Names and functions of the program.
         sized: Parameters that depend on run-time sizes.
-        steps: Whether to divide the function into steps: each line outside of blocks, and each block as a whole. A
+        steps: Whether to divide the function into steps: each statement outside of blocks, and each block as a whole. A
             stream outside of blocks has one step for each event, with cases instead of a loop.
-        cached: Whether each core has a data cache.
+        cached: For each of the two cores, whether it has a data cache that holds the arena.
     """
     program, begun = renderer.program, list[Instr]()
     names = layer_names(program)
@@ -325,7 +326,7 @@ def _states(instrs: Sequence[Instr]) -> list[Buffer]:
 
 
 OTHER_PORTION = "other_portion"
-"""C name of the function that computes the second core's shards."""
+"""C name of the function that runs the second core's part of each fork."""
 
 _GIVEN = "{given}"
 """Placeholder of the arguments of OTHER_PORTION, which are known only when all shards are."""
@@ -496,8 +497,8 @@ def _passed(renderer: Renderer, operand: Operand) -> str:
 def argument(renderer: Renderer, buffer: Buffer) -> str:
     """Return the C argument by which a call passes a buffer: a local pointer, an array, a state's member, or NULL.
 
-    NULL stands for an empty array. Empty scratch buffers get a pointer to the arena instead: compilers would follow a
-    NULL into calls that are never made, and warn.
+    NULL stands for an empty array. An empty scratch buffer gets a pointer to the arena instead: compilers would warn
+    that a call, even one that is never made, gets NULL.
     """
     if not buffer.count and not buffer.planned:
         return "NULL"

@@ -30,17 +30,19 @@ class RuntimeFunction:
     defined: frozenset[str]
     """Names of the functions and macros that the text defines."""
     used: frozenset[str]
-    """Words of the text that may be names of other runtime functions."""
+    """Words in the text that may be names of other runtime functions which it calls."""
 
     @property
     def guard(self) -> str:
-        """Return the macro that says whether a translation unit contains the function."""
+        """Return the name of the macro that is defined once a translation unit contains the function."""
         return f"MCUGEN_HAS_{min(self.defined).upper().removeprefix('MCUGEN_')}"
 
     def guarded_text(self, is_source: bool) -> str:
-        """Return the text behind its guard, for which several files of one translation unit may contain it.
+        """Return the text within an include guard, so that several files of one translation unit may contain it.
 
-        In a source file, clang warns of functions that are called under other conditions of the preprocessor only.
+        Args:
+            is_source: Whether the text is for a source file. Functions are then marked as possibly unused, since clang
+                warns of functions that are called only under some preprocessor conditions.
         """
         text = self.text.replace("static inline ", "static inline MCUGEN_UNUSED ") if is_source else self.text
         return f"#ifndef {self.guard}\n#define {self.guard}\n{text}#endif\n"
@@ -48,7 +50,7 @@ class RuntimeFunction:
 
 @functools.cache
 def runtime_functions(features: frozenset[str] = FEATURES) -> tuple[RuntimeFunction, ...]:
-    """Return the runtime functions in the order of runtime_c/functions.h: each stands behind those that it calls.
+    """Return the runtime functions in the order of runtime_c/functions.h: each follows those that it calls.
 
     Args:
         features: CPU features that the board has; code for other features is left out.
@@ -61,15 +63,15 @@ def runtime_functions(features: frozenset[str] = FEATURES) -> tuple[RuntimeFunct
 def with_runtime_functions(
     texts: Mapping[str, str], features: frozenset[str] = FEATURES, files: Iterable[str] | None = None
 ) -> dict[str, str]:
-    """Return C files and headers with the runtime functions that they call, behind their includes.
+    """Return C files and headers with the runtime functions that they call, inserted after their #include lines.
 
-    A file does not repeat the functions of the files that it includes. Files that have their functions stay as they
-    are.
+    A file does not repeat the functions of the files that it includes. Files that already contain their functions stay
+    unchanged.
 
     Args:
         texts: All files of a folder by name.
         features: CPU features that the board has; code for other features is left out.
-        files: Names of the files to return; by default all.
+        files: Names of the files to return; None for all.
     """
     inserter = _Inserter(texts, runtime_functions(features))
     return {file: inserter.text(file) for file in (texts if files is None else files)}

@@ -16,13 +16,19 @@ ArrayKey = tuple[str, str, bytes]
 
 
 def array_key(ctype: str, data: Array, memory: str = "") -> ArrayKey:
-    """Return a key that is equal for arrays that can be shared: equal type, memory and bytes."""
+    """Return a key that is equal for two constant arrays if they can be shared: equal type, memory and bytes.
+
+    Args:
+        ctype: C type of the elements.
+        data: The elements.
+        memory: Name of the memory that holds the array; "" for the default.
+    """
     return ctype, memory, np.ascontiguousarray(data).tobytes()
 
 
 @dataclass(frozen=True)
 class SharedCode:
-    """Functions and arrays that the firmware `name` defines for several models; empty for a single model."""
+    """Functions and arrays that a firmware called `name` defines once for several models; empty for a single model."""
 
     name: str = ""
     functions: Mapping[FunctionKey, KernelFunction] = field(default_factory=dict)

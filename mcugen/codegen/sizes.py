@@ -21,7 +21,7 @@ Expressions = Mapping[str, str]
 
 
 def symbol_names(symbols: Sequence[Symbol], used_names: Names) -> dict[str, str]:
-    """Return a C identifier for each symbol, and add them to `used_names`."""
+    """Return a C identifier for each run-time size, by symbol name, and add the identifiers to `used_names`."""
     return {s.name: identifier(s.name, used_names) for s in symbols}
 
 
@@ -66,14 +66,17 @@ def _quotient(atom: Atom, names: Expressions) -> str:
 
 @dataclass(frozen=True)
 class CodeTable:
-    """A constant table in a model's C file; `rows` is empty if another model of the firmware defines the table."""
+    """A constant table in a model's C file.
+
+    `rows` are the lines of its initializer; they are empty if another model of the firmware defines the table.
+    """
 
     name: str
     ctype: str
     count: int
     rows: tuple[str, ...] = ()
     entry: CheckedData | None = None
-    """Entry for the check of the table's checksum, if there is one."""
+    """Entry of the checksum table for this table; None if it is not checked."""
 
 
 class SizedParams:
@@ -116,7 +119,7 @@ class SizedParams:
         ]
 
     def is_known(self, instr: Instr) -> bool:
-        """Return whether all parameters of an instruction are constants of the code."""
+        """Return whether all parameters of an instruction are known at compile time."""
         return not instr.formulas and not any(self._place(instr, key) for key in instr.params)
 
     def _text(self, formula: Formula, example: Param) -> str:

@@ -23,7 +23,12 @@ class ListedLayer:
 
 
 def layers_of(program: Program, functions: Mapping[tuple[object, ...], str]) -> list[ListedLayer]:
-    """Return the layers in order; `functions` maps Instr.function_key to C functions of kernels."""
+    """Return the layers in order, as the generated header lists them.
+
+    Args:
+        program: The program.
+        functions: C names of the kernels' functions, by Instr.function_key.
+    """
     ends = [(program.head(layer), program.completing(layer)) for layer in program.layers()]
     return [
         ListedLayer(name, _result(end), functions.get(head.function_key, head.kernel))

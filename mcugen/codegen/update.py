@@ -27,7 +27,7 @@ class InstalledCode:
     name: str
     version: int
     head: bytes
-    """First bytes of all files of weights for the installed code."""
+    """First bytes of the header of all weights files for the installed code (mcugen.codegen.memory.HEAD_BYTES)."""
 
     @classmethod
     def of(cls, folder: Path) -> InstalledCode:
@@ -51,10 +51,10 @@ class InstalledCode:
         return cls(folder, weights_files[0].name.removesuffix(_SUFFIX), version, start[:HEAD_BYTES])
 
     def update(self, bundle: Bundle) -> bytes:
-        """Return the contents of the new file of weights for the installed code.
+        """Return the contents of a new file of weights for the installed code, with the weights of `bundle`.
 
         Raises:
-            UsageError: The bundle has other code than the folder; the message shows a difference.
+            UsageError: The code of the bundle differs from that in the folder; the message shows a difference.
         """
         file = bundle.weights_blob
         assert file is not None, "an update is a file of weights"

@@ -18,13 +18,13 @@ from mcugen.codegen.memory import MemoryContext
 from mcugen.lir.program import MOVE, Access, Buffer, Program, Space
 
 MIN_FRAME_BYTES = 64
-"""Smallest capacity of a protocol frame in bytes of data, which the answer to the first request needs."""
+"""Smallest allowed data size of a protocol frame in bytes: the answer to the first request needs as many."""
 
 MAX_FRAME_BYTES = 4096
-"""Largest capacity of a protocol frame in bytes of data; firmware with larger frames does not compile."""
+"""Largest allowed data size of a protocol frame in bytes; firmware that defines a larger size does not compile."""
 
 VALIDATION_FUNCTIONS = ("validate_getc", "validate_putc", "validate_poll")
-"""Suffixes of the functions NAME_… that the firmware must define for validation."""
+"""Suffixes of the C functions NAME_suffix that the firmware must define for validation."""
 
 _PATTERN = "{name}_validate.{ending}"
 
@@ -64,9 +64,9 @@ def validation_of(
 
     Args:
         program: The program.
-        memory: The placement of its data.
-        texts: The C files; their banners do not enter the digest.
-        weights: The file of weights, or None.
+        memory: The memory layout of the program's code.
+        texts: The C files by name; the digest does not cover their banners.
+        weights: The contents of the file of weights; None if the weights are C arrays.
     """
     name = program.name
     digest = hashlib.sha256()

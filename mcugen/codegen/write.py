@@ -23,8 +23,8 @@ from mcugen.core.errors import OutputError, UsageError
 def write_folder(bundle: Bundle, folder: Path, *, force: bool = False) -> Path:
     """Write the bundle's files to a folder.
 
-    A folder without files of other origin is replaced atomically: readers see the old or the new folder, never a
-    mixture. In another folder, file by file is replaced, and the user's files stay.
+    A folder that contains only files by mcugen is replaced atomically: readers see the old or the new folder, never a
+    mixture. In any other folder, files are replaced one by one, and the user's files stay.
 
     Args:
         bundle: The files.
@@ -35,9 +35,9 @@ def write_folder(bundle: Bundle, folder: Path, *, force: bool = False) -> Path:
         The folder.
 
     Raises:
-        OutputError: The folder cannot be written; or, without `force`, a file to write was edited or is of other
-            origin. The folder is then unchanged.
-        UsageError: The path is no folder, or the working directory.
+        OutputError: The folder cannot be written; or, without `force`, a file to write was edited or was not written by
+            mcugen. The folder is then unchanged.
+        UsageError: The path is no folder, or it is the working directory.
     """
     target = _require_folder(folder)
     files: Files = {**bundle.files, **bundle.blobs}
@@ -72,11 +72,11 @@ def _require_folder(folder: Path) -> Path:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that `write_folder` can write to a folder, before any long work.
+    """Check that `write_folder` could write to a folder; called before any long work.
 
     Raises:
         OutputError: The folder cannot be written.
-        UsageError: The path is no folder, or the working directory.
+        UsageError: The path is no folder, or it is the working directory.
     """
     try:
         check_writable(_require_folder(folder).parent)

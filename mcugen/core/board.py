@@ -109,7 +109,7 @@ _MAX_FLAGS, _LONGEST_FLAG = 64, 200
 NULL_GUARD_BYTES = 16
 """Bytes that stay unused at the start of a memory at address 0, so that no pointer to data is a null pointer.
 
-The number is a multiple of the alignment of data, which therefore stays the same.
+The number is a multiple of the alignment of data, so that the guard does not change how data are aligned.
 """
 
 
@@ -140,7 +140,10 @@ class SerialTiming:
     clock_hz: int
     """Clock of the serial bus in Hz."""
     bits_per_clock: int
-    """Number of data lines, twice as many for DTR: 4 for quad SPI, 8 for quad DTR or octal, 16 for octal DTR."""
+    """Number of bits per clock: the number of data lines, twice that for DTR.
+
+    It is 4 for quad SPI, 8 for quad DTR or octal SPI, and 16 for octal DTR.
+    """
     overhead_clocks: int
     """Clocks of a read in addition to its data: command, address, mode, dummy, chip select, controller latency."""
 
@@ -169,14 +172,14 @@ class Memory:
     access: ParallelTiming | SerialTiming | None = None
     """Access time of the memory without caches; None if the board file does not give it."""
     line_bytes: int = _WORD
-    """Bytes that one access fetches, from an address that is a multiple of them.
+    """Number of bytes that one access fetches, from an address that is a multiple of this number.
 
-    Code in the last fetched line does not stall.
+    Instructions in the line that was fetched last do not stall.
     """
     prefetch: bool = False
     """Whether the memory prefetches the next line while instructions of the current line execute."""
     banks: int = 1
-    """Number of banks, interleaved word by word: cores that access different banks do not wait for each other."""
+    """Number of banks, interleaved word by word. Cores that access different banks do not delay each other."""
 
     @property
     def end(self) -> int:
@@ -208,8 +211,9 @@ class Cache:
     keeps_prefetched: bool = False
     """Whether lines that the memory prefetched enter the cache.
 
-    This is the case for a separate cache in front of a controller that prefetches. A cache that is part of the
-    controller holds only lines that the CPU stalled for.
+    They do if a separate cache is in front of a controller that prefetches. A cache that is part of the controller
+    holds
+    only lines that the CPU stalled for.
     """
     critical_word_first: bool = False
     """Whether the CPU continues once the requested word has arrived, while the rest of the line fills.
@@ -223,11 +227,13 @@ class Cache:
         return self.size // (self.line * self.ways)
 
     def evicted_share(self, nbytes: int) -> float:
-        """Return the share of a data set that the cache evicts before the next use, if the set is read in a cycle.
+        """Return the share of a data set that the cache evicts before its next use, if the set is read in a cycle.
 
-        A set of the cache that gets more lines than it has ways evicts each line before its next use. Above (1 + 1 /
-        ways) times the cache's size, this holds for all sets. Other data and code take up to one way, so it begins for
-        the first sets at (1 − 1 / ways) times the size. In between, the share grows linearly.
+        The share is 0 up to (1 − 1 / ways) times the cache's size, and 1 from (1 + 1 / ways) times the size on; in
+        between,
+        it grows linearly. The reason: with LRU replacement, a set of the cache that gets more lines than it has ways
+        evicts
+        each line before its next use, and other data and code take up to one way of each set.
 
         Args:
             nbytes: Size of the data set in bytes.
@@ -260,13 +266,13 @@ class Core:
     cpu: str
     clock_hz: int
     board: Board | None = None
-    """The chip as this core sees it: CPU, clock, memories with their timing, caches. None: like the first core."""
+    """Board description as this core sees it: CPU, clock, memories, caches. None if equal to the first core's."""
     pace: float = 1.0
     """Time of an instruction on this core divided by the time on the first core, averaged over many kernels."""
     paces: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Time of an instruction on this core by kernel name, where it was measured, in any one unit.
+    """Mean time of an instruction on this core by kernel name, where it was measured; `first_paces` has the same unit.
 
-    Kernels differ because superscalar cores gain more in some of them. `first_paces` gives the time on the first core.
+    The ratio to the first core depends on the kernel, because superscalar cores gain more in some kernels.
     """
     first_paces: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Time of an instruction on the first core by kernel name, in the unit of `paces`."""
@@ -281,15 +287,15 @@ class Frameworks:
     esp_idf: str = ""
     """Target of `idf.py set-target`."""
     pico_sdk: str = ""
-    """Value of PICO_BOARD."""
+    """Value of the Pico SDK's variable PICO_BOARD."""
     platformio: str = ""
     """Platform and board, such as "ststm32/nucleo_f411re"; the platform alone if it has no boards."""
     arduino: str = ""
-    """Architectures of the Arduino cores that support the board, separated by commas."""
+    """Architectures of the Arduino cores that support the board, such as "rp2040", separated by commas."""
     stm32cube: str = ""
-    """Chip in ST's tools."""
+    """Name of the chip in ST's tools."""
     mcuxpresso: str = ""
-    """Chip in NXP's tools."""
+    """Name of the chip in NXP's tools."""
 
     def __bool__(self) -> bool:
         return self != Frameworks()
@@ -326,7 +332,7 @@ class Board:
     caches: tuple[Cache, ...] = ()
     energy: Energy | None = None
     cores: tuple[Core, ...] = ()
-    """The cores of a multi-core chip, empty for a single core; the first runs the model, and the second can help."""
+    """The cores of a multi-core chip, the first of which runs the model; empty if there is a single core."""
     core_factor: float = 1.0
     """Measured cycles of the CPU core divided by the cycles of its timing model (`mcugen calibrate-board`)."""
     kits: tuple[str, ...] = ()
@@ -334,7 +340,7 @@ class Board:
     parts: tuple[str, ...] = ()
     """Part numbers of the chip, with wildcards (mcugen.core.board_names); each is also a name of the board."""
     frameworks: Frameworks = Frameworks()
-    """Names of the board in embedded frameworks; none of them if the board file does not say."""
+    """Names of the board in embedded frameworks; all are "" if the board file gives none."""
     dma_reads: tuple[str, ...] = ()
     """Names of the memories from which a DMA controller can copy to RAM while the CPU computes."""
     sources: tuple[str, ...] = ()
@@ -399,7 +405,8 @@ class Board:
     def repeated_read_cycles(self, memory: Memory, nbytes: int) -> int | None:
         """Return the stall cycles of reading the same `nbytes` bytes of `memory` again, in the same order.
 
-        Bytes that a cache still holds cost only its wait states. Return None if the board file gives no timing of the
+        Bytes that a cache still holds cost only the cache's wait states. Return None if the board file gives no timing
+        of the
         memory.
         """
         first, cache = self.sequential_read_cycles(memory, nbytes), self.cache(memory, "data")
@@ -425,7 +432,8 @@ class Board:
     def second_core(self) -> Core | None:
         """Return the second core if it can compute parts of layers, else None.
 
-        It can if it has the CPU and the clock of the first core, or a board file of its own.
+        It can if it has the CPU and the clock of the first core, or if the board describes it by a board file of its
+        own.
         """
         for core in self.cores[1:2]:
             if core.board or (core.cpu, core.clock_hz) == (self.cpu, self.clock_hz):
@@ -471,7 +479,7 @@ def _wait_cycles(access: ParallelTiming | SerialTiming, line_bytes: int, nbytes:
 
 
 def board_names() -> list[str]:
-    """Return the sorted names of the boards that mcugen can compile for, without the shared CPU files."""
+    """Return the sorted names of the boards that mcugen can compile for, without files that only describe a CPU."""
     return [name for name, table in _files_of_ours().items() if not table.get("abstract", False)]
 
 
@@ -487,9 +495,9 @@ def _names_of_ours() -> BoardNames:
 
 
 def is_like(board: Board, text: str) -> bool:
-    """Return whether a name, part number, CPU or the description of a board contains a text, or a text is a name of it.
+    """Return whether a text occurs in a board's name, kits, part numbers, CPU or description.
 
-    Case and separators do not matter.
+    A part number that fits a part number with wildcards counts, too. Case and separators are ignored.
     """
     own = (board.name, board.cpu, *board.kits, *board.parts, board.description)
     is_part = any(part_pattern(part).fullmatch(folded(text)) for part in board.parts)

@@ -19,7 +19,10 @@ from mcugen.core.errors import UsageError
 from mcugen.core.nearest import folded, nearest_spelling
 
 VENDORS = ("arduino", "adafruit", "seeedstudio", "seeed", "sparkfun", "raspberrypi", "rpi", "pimoroni", "pjrc", "st")
-"""Names of vendors that users write before the name of a kit, folded; a longer name comes before its beginning."""
+"""Names of vendors that users write before the name of a kit, folded (mcugen.core.nearest.folded).
+
+A longer name stands before each name that is its beginning.
+"""
 _SUFFIX = "(?:(?=[a-z]*[0-9])[a-z0-9]{1,6})?"
 """Pattern of a suffix of a part number: letters with at least one digit (of the temperature range), such as T6TR."""
 _MIN_FAMILY = 3
@@ -68,10 +71,15 @@ class BoardNames:
         return [(part_pattern(part), name) for name, table in self.tables.items() for part in table.get("parts", ())]
 
     def find(self, name: str) -> str:
-        """Return the name of the board that goes by a name.
+        """Return the board name that a name stands for.
+
+        Args:
+            name: A board name, the name of a kit, or a part number. Case and separators are ignored, and so is a
+                vendor's
+                name before it.
 
         Raises:
-            UsageError: No board goes by the name, or several do; the message has near names.
+            UsageError: No board has the name, or several do; the message has similar names.
         """
         for key in (folded(name), _without_vendor(name)):
             if key in self._words:
@@ -126,6 +134,10 @@ def _has_digit(name: str) -> bool:
 
 
 def part_pattern(part: str) -> re.Pattern[str]:
-    """Return the pattern of folded part numbers for a part number of a board file."""
+    """Return a regular expression of the folded part numbers that a part number of a board file stands for.
+
+    Args:
+        part: The part number, in which ? is any character, and * at the end is any suffix.
+    """
     text = folded(part)
     return re.compile(re.escape(text.removesuffix("*")).replace(r"\?", "[a-z0-9]") + _SUFFIX * text.endswith("*"))

@@ -100,7 +100,7 @@ class Store:
         return target
 
     def keep(self, key: str, data: bytes) -> None:
-        """Store data that can be computed again; ignore failures to write, such as a full disk."""
+        """Store data that can be computed again; failures to write, such as a full disk, are ignored."""
         with suppress(OSError):
             self.write(key, data)
 

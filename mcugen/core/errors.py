@@ -20,7 +20,7 @@ def shortened(text: str, longest: int = MAX_LINE_CHARACTERS) -> str:
 
 
 def listed(items: Iterable[str], max_items: int = 12, separator: str = ", ") -> str:
-    """Return the text of a list for a message: the first items, and the number of further items.
+    """Return the text of a list for a message: the first items and, if there are more, the number of further ones.
 
     Args:
         items: The items; long ones are shortened.
@@ -33,7 +33,7 @@ def listed(items: Iterable[str], max_items: int = 12, separator: str = ", ") -> 
 
 
 def printable(text: str) -> str:
-    """Return a model's text made safe for a terminal: unprintable characters (of escape sequences, say) become dots."""
+    """Return a text from a model made safe for a terminal: unprintable characters become dots."""
     return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
 
 
@@ -46,7 +46,7 @@ class McugenError(Exception):
 
     exit_code: ClassVar[int] = 1
     command: str = ""
-    """A command for the user to paste, which the command line adds (mcugen.cli.remedies); "" for none."""
+    """A shell command that helps the user, to be printed with the message; "" for none. mcugen.cli.remedies sets it."""
 
     def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
         self.rule, self.found, self.remedy = rule, found, remedy
@@ -64,7 +64,7 @@ class McugenError(Exception):
 
 
 class InternalError(McugenError):
-    """An unexpected exception: a bug in mcugen. The exit code is 1."""
+    """An unexpected exception, which is a bug in mcugen. The command ends with exit code 1."""
 
 
 class Interrupted(McugenError):

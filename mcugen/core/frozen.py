@@ -8,7 +8,7 @@ from typing import Any, ClassVar, dataclass_transform
 
 
 class Frozen:
-    """An instance whose attributes cannot be assigned."""
+    """Base of classes whose instances' attributes cannot be assigned after creation."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -21,7 +21,7 @@ class Frozen:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class FrozenByPosition(Frozen):
-    """Base of classes, each of which is a frozen dataclass; fields may be given by position."""
+    """Base class that turns each of its subclasses into a frozen dataclass whose fields may be given by position."""
 
     def __init_subclass__(cls) -> None:
         """Make the subclass a dataclass."""
@@ -30,7 +30,7 @@ class FrozenByPosition(Frozen):
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class FrozenByName(Frozen):
-    """Base of classes, each of which is a frozen dataclass; fields are given by name only."""
+    """Base class that turns each of its subclasses into a frozen dataclass whose fields are given by keyword only."""
 
     def __init_subclass__(cls) -> None:
         """Make the subclass a dataclass."""

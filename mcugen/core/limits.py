@@ -145,7 +145,7 @@ _is_timed = False
 
 @contextmanager
 def limit_cpu_seconds(what: str) -> Iterator[None]:
-    """Limit the CPU time of a `with` block to MAX_CPU_SECONDS, or to $MCUGEN_SECONDS.
+    """Limit the CPU time of a `with` block to MAX_CPU_SECONDS, or to $MCUGEN_SECONDS seconds.
 
     A system timer interrupts the block. Nested blocks have no limit of their own. There is no limit outside the main
     thread, on systems without such timers, and if another part of the process uses the timer.
@@ -177,7 +177,7 @@ def limit_cpu_seconds(what: str) -> Iterator[None]:
 
 
 def restart_time_limit() -> None:
-    """Restart the time of the enclosing `limit_cpu_seconds`, before the next of several programs is compiled."""
+    """Restart the time of the enclosing `limit_cpu_seconds`, so that the next program to compile gets the full time."""
     if _is_timed:
         _start(_seconds())
 

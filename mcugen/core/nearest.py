@@ -23,12 +23,13 @@ def folded(name: str) -> str:
 
 
 def nearest(word: str, names: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str | None:
-    """Return the name that a word means, or None if no name or more than one is near.
+    """Return the name that a word stands for; None if no name, or more than one, is near.
 
     Args:
-        word: The word that is no name.
+        word: The word; it may be a synonym, a name in other case or with other separators, a misspelling or an
+            abbreviation.
         names: The names.
-        synonyms: Names by other words for them; a name that is not among `names` is ignored.
+        synonyms: Names by synonyms for them; a name that is not among `names` is ignored.
     """
     known = {folded(name): name for name in names}
     key = folded(word)
@@ -41,9 +42,9 @@ def nearest(word: str, names: Iterable[str], synonyms: Mapping[str, str] | None 
 
 
 def nearest_spelling(word: str, names: Iterable[str]) -> str | None:
-    """Return the name that a word is with typing errors, or None if no name or more than one is near.
+    """Return the name of which a word is a misspelling; None if no name, or more than one, is near.
 
-    A different number is no typing error, unless two digits are exchanged: `int4` is not `int8`.
+    A different number is no misspelling, unless two digits are exchanged: `int4` is not `int8`.
     """
     key = folded(word)
     limit = min(len(key) // _CHARACTERS_PER_TYPO, _MAX_TYPOS)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 GOALS = ("balanced", "speed", "ram", "flash")
-"""Optimization goals: least time · RAM · flash ("balanced"), fewest cycles, least RAM, or least flash."""
+"""Optimization goals: "balanced" (least time · RAM · flash), "speed" (fewest cycles), least "ram", least "flash"."""
 
 THROUGHPUT = "throughput"
 """Value of `--optimize` for two cores: most frames per second, although each frame may take longer.
@@ -25,8 +25,12 @@ In all other respects the goal is `balanced`.
 OWN, PORTABLE, CMSIS_NN, AUTO = "own", "portable", "cmsis-nn", "auto"
 """Names of the kernel families; "auto" is also the value of other options that let the compiler choose."""
 FAMILIES = (OWN, PORTABLE, CMSIS_NN, AUTO)
-"""Kernel families: mcugen's own kernels, those in plain C alone, CMSIS-NN's kernels wherever it has one, or the best of
-mcugen's and CMSIS-NN's for the goal."""
+"""Kernel families by name.
+
+own: mcugen's kernels; portable: those in plain C alone; cmsis-nn: CMSIS-NN's kernels wherever it has one; auto: the
+    best
+of mcugen's and CMSIS-NN's for the goal.
+"""
 OWN_FAMILIES = (OWN, PORTABLE)
 """Kernel families that call no library."""
 
@@ -37,7 +41,7 @@ OPTIMIZER_NAMES = ("sgd", "momentum", "adam")
 INTEGER_OPTIMIZER_NAMES = OPTIMIZER_NAMES[:2]
 """Names of the optimizers that can update int8 weights."""
 HEAD_NAMES = ("centroids", "nearest", "statistics")
-"""Names of the trainable heads (mcugen.training.heads), which learn by remembering samples instead of by gradients."""
+"""Names of the trainable heads (mcugen.training.heads), which remember samples instead of using gradients."""
 MATCH_STATISTICS = "statistics"
 """Value of `--synthetic` for random samples that have the statistics that the model's batch normalizations hold."""
 
@@ -57,13 +61,13 @@ PRECISIONS = {"float32": "float32", "int8": "int8", "int16x8": "int16"}
 """Name of the activations' DType by value of `--precision`; weights are float32 for `float32`, else int8."""
 
 FOUR_BIT_GROUP_SIZES = {"w4a8": 0, "w4a8g32": 32, "w4a8g64": 64, "w4a8g128": 128}
-"""Number of a layer's inputs whose 4-bit weights share a scale (0: all), by value of `--precision`.
+"""Number of consecutive inputs of a layer whose 4-bit weights share a scale (0: all), by value of `--precision`.
 
 Activations have 8 bits. Layers that would lose too much accuracy keep weights of 8 bits.
 """
 
 TWO_BIT_GROUP_SIZES = {"w2a8": 32}
-"""Number of a layer's inputs whose 2-bit weights share a scale, by the precision that `--layer NAME=…` takes.
+"""Number of consecutive inputs of a layer whose 2-bit weights share a scale, by the value of `--layer NAME=…`.
 
 Fully connected layers and large convolutions can have 2-bit weights; their activations have 8 bits.
 """
@@ -78,7 +82,7 @@ MIXED = "auto"
 """Value of `--precision` for a search that chooses the precision of each layer."""
 
 SAMPLES = "samples"
-"""Key of CompileOptions.plausible that stands for all outputs, whose ranges are then measured on the samples."""
+"""Key of CompileOptions.plausible for which the ranges of all outputs are measured on the samples."""
 
 DIVERGED_DB = 20.0
 """Default SQNR in dB below which a quantized layer counts as diverged: at 20 dB the error is a tenth of the signal."""
@@ -155,7 +159,7 @@ class Places:
 
 
 INPUT_TYPES = ("uint8", "int8", "uint16", "int16")
-"""Names of the integer types that a caller may pass for a float input: float32 represents all their values."""
+"""Names of the integer types in which a caller may pass a float input; float32 represents all their values exactly."""
 
 TRAINED_PRECISIONS = ("auto", "float32", "int8")
 """Values of `--train-weights`: the type in which trained weights are stored, or `auto`."""
@@ -168,28 +172,31 @@ STATISTICS_MODES = ("frozen", "updated")
 class Training:
     """Options of on-device training.
 
-    `layers` selects the layers that are trained by loss, optimizer and batch size (see mcugen.training.layers). It can
-    also select a head that remembers samples (see mcugen.training.heads), which has its own loss and optimizer.
+    `layers` selects the layers that are trained with the given loss, optimizer and batch size (mcugen.training.layers).
+    It
+    can also select a head behind the model, which learns from samples without gradients and has its own loss and
+    optimizer
+    (mcugen.training.heads).
     """
 
     layers: str
-    """Selection of the trained layers, as `--train` takes it; AUTO selects those that train best in a trial."""
+    """Selection of the trained layers, as `--train` takes it; AUTO selects those of best accuracy in a simulation."""
     loss: str = LOSS_NAMES[0]
     optimizer: str = OPTIMIZER_NAMES[0]
     batch: int = 1
     precision: str = TRAINED_PRECISIONS[0]
-    """Type of the trained weights, one of TRAINED_PRECISIONS; `auto` is float32, or int8 if float32 is too large."""
+    """Type of the trained weights, one of TRAINED_PRECISIONS; `auto` is float32, or int8 if float32 does not fit."""
     statistics: str = STATISTICS_MODES[0]
     """Treatment of batch normalization behind the first trained layer, one of STATISTICS_MODES."""
 
     @property
     def is_head(self) -> bool:
-        """Return whether `layers` selects a head that remembers samples, which is trained without gradients."""
+        """Return whether `layers` selects a head (mcugen.training.heads), which is trained without gradients."""
         return self.layers.partition("@")[0].partition(":")[0] in HEAD_NAMES
 
     @property
     def needs_layer_search(self) -> bool:
-        """Return whether the compiler must choose the trained layers by a trial, as the user asked for AUTO."""
+        """Return whether `layers` is AUTO, so that simulated training must choose the trained layers."""
         return self.layers == AUTO
 
     @property
@@ -209,7 +216,7 @@ class Training:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Measured cycles of one layer with one kernel, in two variants.
+    """Measured cycles of one layer with one kernel, with and without a copy of its constants.
 
     Attributes:
         plain: Cycles if the kernel reads the constants where they are stored.
@@ -358,7 +365,7 @@ class CompileOptions:
         return self.weights_blob or self.updatable or self.weights_reader
 
     def describe(self) -> str:
-        """Return the options that shape the generated code as one line for the comment at its top."""
+        """Return the options that affect the generated code as one line for the comment at its top."""
         ends = sorted(self._ends().items())
         dims = ", ".join(f"{key}={low}" if low == high else f"{key}={low}..{high}" for key, (low, high) in ends)
         parts = [f"dims {dims}"] * bool(dims) + [f"bound {', '.join(sorted(self.bound))}"] * bool(self.bound)

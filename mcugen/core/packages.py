@@ -28,7 +28,7 @@ _REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+)(?:.*;.*\bextra == ["']([^"']+)["
 
 @contextmanager
 def optional_package(extra: str, purpose: str) -> Iterator[None]:
-    """Turn the failed import of a package within a `with` block into one error that says how to install it.
+    """Turn the failed import of a package within a `with` block into an error that says how to install it.
 
     Args:
         extra: The extra of mcugen that installs the package (one of EXTRAS).
@@ -45,10 +45,13 @@ def optional_package(extra: str, purpose: str) -> Iterator[None]:
 
 
 def requirements_of(package: str) -> Iterator[tuple[str, str]]:
-    """Yield the name of each package that an installed package requires, and the extra that requires it, "" for none.
+    """Yield the packages that an installed package requires.
 
     Args:
         package: The name of the installed package.
+
+    Yields:
+        The name of a required package, and the extra that requires it; "" if it is always required.
     """
     for requirement in requires(package) or ():
         match = _REQUIREMENT.match(requirement)

@@ -9,7 +9,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def resource_dir(name: str) -> Path:
-    """Return the path of a folder of resources: inside the package in a wheel, beside the package in a checkout.
+    """Return the path of a folder of resources, which is inside the package in a wheel and beside it in a checkout.
 
     `name` is `templates`, `runtime_c`, `boards` or `LICENSES`.
     """

@@ -4,4 +4,4 @@
 __version__ = "0.1.0"
 
 RELEASE_DATE = "2026-11-29"
-"""Date of this version, which CMSIS-Packs name as the date of their release: year, month and day."""
+"""Date of this version as year, month and day; generated CMSIS-Packs have it as the date of their release."""

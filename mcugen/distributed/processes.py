@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 MAX_LOSSES = 3
-"""Largest number of processes that may die one after the other without any result in between."""
+"""Largest number of worker processes that may die one after the other without any result in between."""
 
 
 def run_in_processes(work: Callable[[_T], _R], tasks: Sequence[_T], jobs: int) -> Iterator[tuple[_T, _R]]:

@@ -15,14 +15,18 @@ _R = TypeVar("_R")
 LOCAL = "local"
 """Value of `--cluster` that stands for processes of this computer instead of a Dask scheduler.
 
-They communicate by pipes, which no one else can open. A scheduler on a loopback address would run code of any local
-user.
+These processes communicate by pipes, which no other user can open. A Dask scheduler on a loopback address would be
+open to all local users, who could run code through it.
 """
 
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes that run tasks: `jobs` processes of this computer, or workers of the Dask scheduler `cluster`."""
+    """The processes that run tasks.
+
+    They are `jobs` processes of this computer or, unless `cluster` is empty, the workers of the Dask scheduler at the
+    address `cluster`.
+    """
 
     jobs: int = 1
     cluster: str = ""

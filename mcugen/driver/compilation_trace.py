@@ -11,7 +11,7 @@ from mcugen.search.trace import SearchTrace
 
 @dataclass
 class CompilationTrace(Trace):
-    """A record of what the passes do to the graph and, on request, of the candidates of the program search."""
+    """A record of how each pass changes the graph and, if `search` is set, of the candidates of the program search."""
 
     search: SearchTrace | None = None
     """Records the candidates of the program search; None if they are not to be recorded."""

@@ -41,7 +41,7 @@ class CompiledModel:
     model: onnx.ModelProto
     """The checked model: opset converted, functions inlined, symbolic dimensions still free."""
     given: onnx.ModelProto
-    """The model as the user gave it, or as it was written when it was quantized."""
+    """The model as the user gave it; the quantized ONNX model if mcugen quantized it."""
     board: Board
     """The board as the user named it."""
     graph: Graph
@@ -49,15 +49,15 @@ class CompiledModel:
     program: Program
     """The planned program (low-level intermediate representation)."""
     report: Report
-    """The report, without figures that only a run yields."""
+    """The report of the compilation; figures that only a run yields are None."""
     options: CompileOptions
-    """The options of the compilation, with the placement that the search added."""
+    """The options of the compilation, with the placement of data in memories that the search chose."""
     draft: Draft
     """The data from which the C files are rendered."""
     quantization: Quantization | None = None
     """How the model was quantized, if mcugen did it."""
     given_bundle: Bundle | None = None
-    """C files that replace those of the draft, if any."""
+    """C files that replace those rendered from the draft; None to render them."""
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -78,8 +78,9 @@ class CompiledModel:
     def run(self, inputs: Mapping[str, Array], *, sanitize: bool = False) -> dict[str, Array]:
         """Run the generated code on several samples, and return its outputs by name.
 
-        The code is built with the host compiler (board `host`), or cross-compiled and run in QEMU. A size that was
-        given as a range follows from the shapes of the arrays.
+        The code is built with the host compiler (board `host`), or cross-compiled and run in QEMU. Symbolic sizes that
+        were
+        given as ranges are read from the shapes of the arrays.
 
         Args:
             inputs: The inputs by name, each with a leading axis of samples.
@@ -124,7 +125,8 @@ class CompiledModel:
     ) -> OracleRun:
         """Compute reference outputs for each sample with another program, from the model as the user gave it.
 
-        Where no other program runs the model (operators of a plug-in, training), mcugen's numpy code does.
+        If no other program can run the model (because of a plug-in's operators, or of training), mcugen's numpy code
+        does.
 
         Args:
             samples: The inputs by name, for each sample.
@@ -152,9 +154,9 @@ class CompiledModel:
     def interpret_samples(
         self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
     ) -> list[dict[str, Array]]:
-        """Return the outputs for samples that follow each other, by the numpy references of operators and kernels.
+        """Return the outputs for samples that follow each other, computed by numpy instead of by generated code.
 
-        Integer outputs are those of the generated code, bit by bit.
+        Integer outputs are those of the generated code, bit by bit. States are passed from each sample to the next.
 
         Args:
             samples: The inputs by name, without states, for each sample.
@@ -175,9 +177,10 @@ class CompiledModel:
         return {v.name: first_state(self.graph, v) for v in self.graph.inputs if v.name in self.options.states.values()}
 
     def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs for one sample, states included, by the numpy references of operators and kernels.
+        """Return the outputs for one sample, states included, computed by numpy instead of by generated code.
 
-        A sample without a target and a learning rate is a plain inference: nothing is learned from it.
+        Args:
+            sample: The inputs by name. A trainable model does not learn from a sample without target and learning rate.
         """
         lesson = self.bundle.lesson.given if self.bundle.lesson else ()
         none = {port.name: np.zeros(port.shape, port.dtype) for port in lesson}

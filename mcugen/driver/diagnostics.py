@@ -28,9 +28,9 @@ _NUM_NAMED = 3
 
 
 def notes_of(results: CompilationResults) -> list[str]:
-    """Return all notes of a compilation, as texts for its report.
+    """Return all notes of a compilation, one text each, for its report.
 
-    They are on the model, on the program, and on options that would save time or memory.
+    The notes are about the model, the program, and options that would save time or memory.
     """
     graph, quantization = results.graph, results.quantization
     return [

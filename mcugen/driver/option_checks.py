@@ -35,9 +35,9 @@ from mcugen.search.objective import Budget
 
 
 def resolve_goal(options: CompileOptions) -> CompileOptions:
-    """Return the options with `--optimize throughput` replaced by what it means.
+    """Return the options with the goal `throughput` replaced by the goal `balanced` and the option `throughput`.
 
-    That is the goal `balanced` and the option `throughput`; other options are returned as they are.
+    Options with another goal are returned as they are.
     """
     if options.optimize != THROUGHPUT:
         return options
@@ -75,9 +75,12 @@ def check_teaching(teaching: Teaching, options: CompileOptions) -> None:
 
 
 def explain_no_copy_ahead(options: CompileOptions, board: Board) -> UsageError | None:
-    """Return the reason why --copy-ahead (DMA copies weights while the CPU computes) is impossible, or None.
+    """Return the error that says why --copy-ahead (DMA copies weights while the CPU computes) is impossible.
 
     Reasons are another option, a memory that no DMA controller reads, and an arena behind a data cache.
+
+    Returns:
+        The error; None if --copy-ahead is possible.
     """
     conflict = COPY_AHEAD.error(options)
     if conflict is not None:
@@ -126,7 +129,7 @@ def _check_kernels(names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             near = nearest_spelling(name, known)
-            remedy = f"one of: {near}" if near else "docs/kernels.md lists all kernels"
+            remedy = f"one of: {near}" if near else "docs/reference/kernels.md lists all kernels"
             raise UsageError("--kernel must name a kernel", f"'{shortened(name, 200)}'", remedy)
 
 

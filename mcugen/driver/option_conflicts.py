@@ -43,7 +43,7 @@ USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     FILE: lambda o: o.weights_in_file,
     FIRMWARE: lambda o: not o.weights_in_file,
 }
-"""Tells for each option or setting, by its name in messages, whether it is in use in a set of options."""
+"""For each option or setting, by its name in messages, a function that returns whether options use it."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Conflict:
     others: tuple[str, ...]
     """The options that it excludes, by their names in USES."""
     rule: str
-    """First part of the message: why they exclude each other."""
+    """First part of the message: why the options exclude each other."""
     remedy: str = "leave one out"
-    """Last part of the message: what to do."""
+    """Last part of the message: what the user can do."""
 
     def error(self, options: CompileOptions) -> UsageError | None:
         """Return the error that names the first of `others` that is in use; None if none is.

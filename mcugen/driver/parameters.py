@@ -34,7 +34,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class WeightBudget:
-    """A limit on the bytes of weights, and its text for messages."""
+    """A limit on the bytes of weights, and a sentence that states the limit in messages."""
 
     rule: str
     """The limit as a sentence for messages: "the weights must fit --max-flash 20,000"."""
@@ -46,7 +46,7 @@ def min_weight_bytes(graph: Graph, options: CompileOptions) -> int:
     """Return a lower bound of the bytes that the weights of an optimized graph take with any choice of kernels.
 
     The bound counts the largest constant of each layer with multiply-accumulates, without biases. Arrays with the same
-    elements in any order count once. Weights count half where kernels may store them in half as many bytes.
+    elements in any order count once. Weights that kernels may store in half as many bytes count half.
     """
     alike = {np.sort(v.data, axis=None).tobytes(): v for v in _weights(graph) if v.data is not None}
     return sum(_nbytes(v, options) for v in alike.values())
@@ -82,8 +82,8 @@ def require_room_quantized(
 ) -> None:
     """Raise DoesNotFitError if a model to be quantized cannot fit the board's flash or --max-flash.
 
-    To decide that, the model is quantized with few samples. That is done only if the weights do not fit at one byte
-    each: even then the model may fit, since constant channels are not stored.
+    If the weights fit at one byte each, nothing more is checked. Otherwise the model is quantized with few samples to
+    measure their bytes: it may still fit, since constant channels are not stored.
 
     Args:
         source: The loaded model.

@@ -29,12 +29,16 @@ _KERNELS = "kernels"
 def registry_of(files: Sequence[str | Path]) -> Registry:
     """Return the registry of mcugen's own ONNX operators and of those that plug-in files register.
 
-    A plug-in is a Python file that marks operators by `@onnx_operator`. Templates of its kernels are the files
-    `kernels/<name>.c.j2` in the folder of the plug-in.
+    A plug-in is a Python file that registers operators with the decorator `@onnx_operator`. Templates of its kernels
+    are
+    the files `kernels/<name>.c.j2` in the folder of the plug-in.
+
+    Args:
+        files: Paths of the plug-in files.
 
     Raises:
-        UsageError: If a file cannot be run, or registers no operator or a known one. Also if a kernel disagrees with
-            its template, or a template has the name of a known one.
+        UsageError: If a file cannot be run, registers no operator, or registers one that exists already. Also if a
+            kernel disagrees with its template, or a template has the name of an existing one.
     """
     if not files:
         return BUILT_IN

@@ -29,14 +29,16 @@ def search_program(
 ) -> SearchResult:
     """Search the program that serves the goal best and fits the board.
 
-    Candidates are compiled for the board where only the real size of the code can tell whether they fit.
+    The estimated size of the code does not always tell whether a candidate fits. Such a candidate is built by the
+    board's
+    compiler to measure it.
 
     Args:
         graph: The optimized graph.
         variants: The model with its options and target.
         symbols: Its symbolic sizes. If there are any, one program serves all sizes, and nothing is searched.
         board: The board as the user named it.
-        trace: Records the candidates, if given.
+        trace: Records the candidates; None to record nothing.
     """
     target, options = variants.board, variants.options
     if symbols:
@@ -48,7 +50,7 @@ def search_program(
 def measure_code_bytes(program: Program, board: Board, options: CompileOptions) -> int | None:
     """Return the bytes of a program's code as the board's compiler builds it.
 
-    None if there is no such compiler, or if the program cannot be built.
+    The result is None if there is no such compiler, or if the program cannot be built.
     """
     from mcugen.simulation.simulation import linked_sizes, roots_of
 

@@ -36,11 +36,11 @@ class CompilationResults:
     requested: CompileOptions
     """The options as the user gave them."""
     options: CompileOptions
-    """The options with the copies of weights that the search added to the requested placement."""
+    """The options after the search: weights that it chose to copy to RAM are added to the requested placement."""
     graph: Graph
     """The optimized graph."""
     search: SearchResult
-    """The program as searched."""
+    """The result of the program search, before the program is placed in the memories of the board."""
     placement: Placement
     """The memories in which arena, state and weights lie."""
     feed: Feed | None
@@ -53,7 +53,7 @@ class CompilationResults:
 
     @property
     def target(self) -> Board:
-        """Return the board with the tuning flags that the program was built with."""
+        """Return the board with tuning flags among its CPU features, for which the program was built."""
         return self.search.board
 
     @cached_property
@@ -78,9 +78,9 @@ class CompilationResults:
 
     @cached_property
     def cached_cores(self) -> tuple[bool, bool]:
-        """Return whether the first and the second core, if of different kinds, access the arena through a data cache.
+        """Return whether the first core and the second core access the arena through a data cache of their own.
 
-        Both are False for a single core and for two equal cores, which share a cache.
+        Both values are False for a single core, and for two equal cores, which share a cache.
 
         Raises:
             UsageError: If the second core cannot access the arena.

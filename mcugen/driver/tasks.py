@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quantizing:
-    """Settings to quantize a float model, if it is quantized at all.
+    """Settings to quantize a float model, and whether it is quantized at all.
 
     Attributes:
-        precision: One of PRECISIONS or FOUR_BIT_GROUP_SIZES, or MIXED. "" stands for int8 if there are samples of any kind, else
-            for float32.
+        precision: One of PRECISIONS or FOUR_BIT_GROUP_SIZES, or MIXED. "" stands for int8 if there are samples of any
+            kind, else for float32.
         calibration: The samples to quantize with: a file, a folder, or arrays by input name.
         profile: File of statistics that earlier samples gave (`mcugen profile`), in place of samples.
         preprocess: What is applied to each sample first (see mcugen.evaluation.preprocess).
@@ -43,7 +43,7 @@ class Quantizing:
     """Precisions of single layers by output name: values of PRECISIONS or INT16_WEIGHT_PRECISIONS, int4 or int2."""
     synthetic: str = ""
     finetune: int = 0
-    """Epochs of quantization-aware fine-tuning on the samples (see mcugen.quantization.finetune)."""
+    """Number of epochs of quantization-aware fine-tuning on the samples (mcugen.quantization.finetune); 0 for none."""
 
     def __post_init__(self) -> None:
         real = self.calibration is not None or self.profile is not None
@@ -68,7 +68,7 @@ class Quantizing:
 
     @property
     def activations(self) -> str:
-        """Return the name of the activations' DType, for layers without a precision of their own."""
+        """Return the name of the DType of activations in layers without a precision of their own."""
         return PRECISIONS.get(self.precision, "int8")
 
     @property
@@ -91,7 +91,7 @@ class Judging:
         pixel_scale: Factor by which raw pixels of images are multiplied for a float input.
         metric: One of METRICS, or FILE.py:FUNCTION; "" is top1 if there are labels, else sqnr.
         max_drop: Largest loss of the metric against float32, in percentage points for shares; None if not limited.
-        min_sqnr: Least SQNR of the outputs in dB; None if not limited.
+        min_sqnr: Smallest SQNR of the outputs in dB; None if not limited.
         max_weights: Largest size of the weights, as a share (0 to 1) of their bytes in int8; None if not limited.
     """
 
@@ -105,10 +105,10 @@ class Judging:
 
 @dataclass(frozen=True)
 class Teaching:
-    """Settings to train the generated code on samples.
+    """Settings to train the generated code on samples in the simulator.
 
     Attributes:
-        lesson: File of labelled samples, which are learned in its order.
+        lesson: File of labelled samples, which are learned in the order of the file.
         rate: Learning rate.
         epochs: Number of passes over the samples.
     """

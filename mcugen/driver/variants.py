@@ -35,7 +35,7 @@ MAX_SIZE = 4096
 """Largest size that --dim NAME=LOW..HIGH accepts, as the model is imported for every size of the range."""
 
 NUM_SEEDS = 8
-"""Largest number of random samples that are tried for a self-test until all sizes that the model computes exceed 0."""
+"""Largest number of random samples that are tried as self-test, until all sizes that the model computes exceed 0."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Variants:
         return _Variant(graph, shapes, {name: value.type.shape for name, value in outputs}, self)
 
     def sample(self, graph: Graph, symbols: Sequence[Symbol], program: Program) -> Sample:
-        """Return the inputs and expected outputs of the self-test, with the largest sizes.
+        """Return the inputs and expected outputs of the self-test, with the largest size of each symbol.
 
         Args:
             graph: The optimized graph for these sizes.
@@ -126,7 +126,7 @@ class Variants:
 
         Args:
             symbols: The symbols of the model.
-            sizes: The given sizes, and assumed values of the computed ones.
+            sizes: The size of each symbol: given, or assumed at first for the sizes that the model computes.
             run: Returns the outputs of a graph, which include computed sizes.
         """
         for _ in range(len(symbols) + 1):  # A size may depend on previous ones.

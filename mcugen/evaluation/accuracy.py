@@ -86,7 +86,7 @@ SAMPLE_KIND_PHRASES = {
     "calibration": "calibrated on",
     "synthetic": "that are synthetic",
 }
-"""Descriptions of the kinds of samples, for messages."""
+"""Phrase for messages by kind of samples (QuantizationEstimate.kind)."""
 
 
 def run_onnxruntime(
@@ -100,8 +100,8 @@ def run_onnxruntime(
     Args:
         model: The model; for a user's model, use `mcugen.evaluation.oracle.run_oracle`.
         samples: The inputs of each sample, by name.
-        fixed: Inputs that no sample has.
-        states: For each output that is kept, the input that takes it in the next call; the first is in `fixed`.
+        fixed: Inputs by name that are equal for all samples, and initial states.
+        states: For each output that is kept, the input that takes it in the next call.
 
     Raises:
         VerificationError: ONNX Runtime does not run the model.
@@ -127,14 +127,14 @@ def compare(
         endpoints: The model's outputs.
         target: The outputs of the generated code, by sample.
         reference: The outputs of the reference, by sample.
-        labels: Labels of the samples, or None.
+        labels: Labels of the samples; None if they have none.
         against: The name of the reference.
         metric: The metric; by default top1 with labels, else sqnr.
-        quantized: The outputs of the quantized model in ONNX Runtime, by sample.
-        inputs: The inputs of the samples.
+        quantized: The outputs of the quantized model in ONNX Runtime, by sample; None if unknown.
+        inputs: The inputs of the samples, for metrics that need them.
 
     Raises:
-        VerificationError: Sizes that the model computes differ, or no output has numbers.
+        VerificationError: Outputs have different computed sizes in `target` and `reference`, or no output has numbers.
     """
     _check_sizes(endpoints, target, reference, against)
     metric = metric or METRICS["sqnr" if labels is None else "top1"]

@@ -14,10 +14,10 @@ from mcugen.hir.types import Array
 Outputs = Mapping[str, Array]
 
 TRUTH = ("class", "left", "top", "right", "bottom")
-"""Columns of the labels: one row for each object; rows with a negative class are ignored."""
+"""Columns of labels that describe boxes: one row for each object; rows with a negative class are ignored."""
 
 MAX_KEPT_IOU = 0.5
-"""Largest intersection over union (IoU) with a better box at which non-maximum suppression keeps a box."""
+"""Largest intersection over union (IoU) with a box of higher score at which non-maximum suppression keeps a box."""
 
 MIN_BOX_SCORE, MAX_BOXES_PER_CLASS = 0.01, 100
 """Score that a box must exceed, and largest number of boxes for each class and sample, as in COCO's evaluation."""
@@ -28,7 +28,7 @@ MAP_IOU_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
 
 @dataclass(frozen=True)
 class Detections:
-    """The boxes of one sample (corners: left, top, right, bottom), and their scores: boxes x classes."""
+    """The boxes of one sample, [boxes, 4] with left, top, right and bottom, and their scores, [boxes, classes]."""
 
     boxes: Array
     scores: Array
@@ -58,7 +58,10 @@ def detected_boxes(sample: Outputs) -> Detections:
 
 
 def overlaps(boxes: Array, other_boxes: Array) -> Array:
-    """Return the IoU (area of intersection ÷ area of union) of each of `boxes` with each of `other_boxes`."""
+    """Return the IoU (area of intersection ÷ area of union) of each of `boxes` with each of `other_boxes`.
+
+    The shape of the result is [boxes, other boxes].
+    """
     low = np.maximum(boxes[:, None, :2], other_boxes[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], other_boxes[None, :, 2:])
     both = np.prod(np.maximum(high - low, 0), axis=2)
@@ -69,7 +72,12 @@ def overlaps(boxes: Array, other_boxes: Array) -> Array:
 
 
 def suppress_overlapping(boxes: Array, scores: Array) -> list[int]:
-    """Return the indices of the boxes of one class that non-maximum suppression keeps, the best first."""
+    """Return the indices of the boxes that non-maximum suppression keeps, by falling score.
+
+    Args:
+        boxes: The boxes of one class, [boxes, 4].
+        scores: Their scores.
+    """
     order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > MIN_BOX_SCORE]
     kept: list[int] = []
     while order and len(kept) < MAX_BOXES_PER_CLASS:

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 _MICROSOFT = "com.microsoft"
 
 Operand = tuple[int, int]
-"""Indices of a node's input with quantized values, and of the input with their zero point."""
+"""Position of a node's input with quantized values, and position of the input with their zero point."""
 
 PRODUCTS: Mapping[tuple[str, str], Sequence[Operand]] = {
     ("", "ConvInteger"): ((0, 2), (1, 3)),
@@ -42,7 +42,8 @@ _MEET_UINT8 = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul"})
 def with_exact_products(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model in which no integer product multiplies int8 by uint8.
 
-    A model without operators of PRODUCTS is returned itself.
+    ONNX Runtime saturates such products on some CPUs, so the int8 operand becomes uint8. A model without operators of
+    PRODUCTS is returned itself.
     """
     bodies = (model.graph, *model.functions)
     if not any(_key(node) in PRODUCTS for body in bodies for node in all_nodes(body)):

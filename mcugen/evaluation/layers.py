@@ -16,16 +16,16 @@ from mcugen.hir.types import Array
 REQUESTED_REAL, NO_INTEGER_FORM, BETWEEN_FLOAT_LAYERS = "as wanted", "no integer form", "between float layers"
 """Reasons, shown in reports, why a layer stays in float32: the user's option, its operator, or its neighbors."""
 UNEQUAL_RANGES = "its parts' ranges differ too much for one scale"
-"""Reason, shown in reports, why quantization leaves a layer in float32: its inputs' ranges differ too much."""
+"""Reason, shown in reports, for a layer in float32: the ranges of its inputs differ too much."""
 
 UNCONVERTED = "no integer form for these types and constants"
-"""Reason, shown in reports: the quantized operator could not be converted to integer arithmetic."""
+"""Reason, shown in reports, for a layer in float32: the quantized operator has no form in integer arithmetic."""
 GIVEN_REAL = "the model leaves it between real tensors"
-"""Reason, shown in reports: the given model does not quantize the layer."""
+"""Reason, shown in reports, for a layer in float32: the given quantized model does not quantize the layer."""
 LEARNING = "recurrent layers that learn need real numbers"
-"""Reason, shown in reports: the layer is recurrent and is trained on the device."""
+"""Reason, shown in reports, for a layer in float32: it is recurrent and is trained on the device."""
 RAISED_BY_SEARCH = "--precision auto raised it to reach its goal"
-"""Reason, shown in reports: the precision search gave the layer a higher precision than the main one."""
+"""Reason, shown in reports: `--precision auto` gave the layer a higher precision than the main one."""
 
 REASON_REMEDIES = {
     REQUESTED_REAL: "leave out its --layer to quantize it",
@@ -40,10 +40,10 @@ REASON_REMEDIES = {
 """Hint for the user on a layer with another precision than the model's main one, by reason."""
 
 KEEP_INT8_REMEDY = "--layer NAME=int8 keeps it in int8"
-"""Hint for the user on a layer whose precision was raised for a reason that REASON_REMEDIES lacks."""
+"""Hint for the user on a layer with a higher precision, if REASON_REMEDIES has none for the reason."""
 
 COMPUTED = "computed in "
-"""First words of each line of `precision_lines`."""
+"""First words of each line that `precision_lines` returns, by which other modules recognize such a line."""
 
 NAMES_IN_LINE = 400
 """Largest number of characters of layers' names in one line of `precision_lines`."""
@@ -77,7 +77,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class LayerError:
-    """The error of a layer's result in the quantized model against the float model.
+    """The error of a layer's result in the quantized model against the float model; None for figures that do not apply.
 
     Attributes:
         name: Name of the layer (mcugen.hir.layer_names); that of the tensor for an input or a further result.
@@ -85,15 +85,15 @@ class LayerError:
         op: Its operator.
         precision: Type of its computation.
         reason: Why it computes in float32; else "".
-        method: How the range of quantized values was chosen.
-        low: Lower limit of the range, in real units.
+        method: Name of the method that chose the range of quantized values; "" if none did.
+        low: Lower limit of the range, in real units; None if the result is not quantized, like the next two.
         high: Upper limit of the range.
         clipped: Share (0 to 1) of elements of the float tensor that are outside the range.
-        weights_sqnr_db: SQNR of the quantized weights in dB.
+        weights_sqnr_db: SQNR of the quantized weights in dB; None without quantized weights.
         sqnr_db: SQNR of the result in dB; None without any error.
         cosine: Cosine similarity of the results; None if the quantized model has no such tensor.
         max_abs_error: Largest difference of elements, in real units.
-        sources: The compared tensors that the layer reads.
+        sources: Names of the compared tensors that the layer reads.
         histogram: Histograms of the result in both models.
     """
 
@@ -115,7 +115,7 @@ class LayerError:
 
     @property
     def quality(self) -> float:
-        """Return the SQNR in dB; infinity without any error, or if there is nothing to compare."""
+        """Return the SQNR in dB; infinity if there is no error, or nothing to compare with."""
         return math.inf if self.sqnr_db is None else self.sqnr_db
 
 
@@ -185,8 +185,8 @@ class LayerComparison:
     Attributes:
         samples: Number of samples that the errors are measured on.
         threshold_db: SQNR in dB below which a layer counts as diverged.
-        first_diverging: Name of the first diverged layer, if any.
-        steepest_fall: Name of the layer whose SQNR is furthest below that of its worst input, if any.
+        first_diverging: Name of the first diverged layer; None if no layer diverged.
+        steepest_fall: Name of the layer whose SQNR is furthest below that of its worst input; None if there is none.
         layers: The errors in the order of the network.
     """
 
@@ -208,7 +208,13 @@ class LayerComparison:
 
 
 def summarize_layers(layers: Sequence[LayerError], samples: int, threshold_db: float = DIVERGED_DB) -> LayerComparison:
-    """Return the comparison of all layers; find the layers at which the error arises."""
+    """Return the comparison of all layers, with the layers at which the error begins and grows most.
+
+    Args:
+        layers: The errors in the order of the network.
+        samples: Number of samples that the errors are measured on.
+        threshold_db: SQNR in dB below which a layer counts as diverged.
+    """
     diverged = next((layer.name for layer in layers if layer.quality < threshold_db), None)
     quality = {layer.name: layer.quality for layer in layers}
     losses = {layer.name: _loss(layer, quality) for layer in layers}

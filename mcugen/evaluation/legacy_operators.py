@@ -23,7 +23,14 @@ SOFTMAX_OF_ONE_AXIS = 13
 
 
 def legacy_operators(opset: int) -> list[type[Any]]:
-    """Return the operators that `opset` defines otherwise than the newest, in the form for `ReferenceEvaluator`."""
+    """Return implementations of the operators that an opset defines otherwise than the newest one.
+
+    Args:
+        opset: The version of ONNX's operator set.
+
+    Returns:
+        Classes in the form that onnx.reference.ReferenceEvaluator takes.
+    """
     functions: dict[str, Callable[[Any, Array, Array], Array]] = {}
     if opset < BROADCAST_BY_SHAPE:
         functions |= {name: partial(_binary, function) for name, function in _BINARY.items()} | {"PRelu": _prelu}

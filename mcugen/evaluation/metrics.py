@@ -21,7 +21,7 @@ from mcugen.lir.program import Endpoint
 Outputs = Mapping[str, Array]
 
 INFINITE_ERROR_DB = -999.0
-"""SQNR in dB that reports show for an infinite error, or for a reference of only zeros."""
+"""SQNR in dB that reports show for an infinite error, or if the reference consists of zeros only."""
 
 STANDARD_ERRORS = 1.96
 """Half-width of a 95 % confidence interval in standard errors."""
@@ -52,7 +52,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric.
+    """A metric of accuracy.
 
     Attributes:
         name: Name on the command line.
@@ -61,7 +61,7 @@ class Metric:
         unit: "%", "dB", or "" for the unit of the outputs.
         lower_is_better: Whether lower values are better.
         by_reference: Whether the metric compares outputs with the reference, so that the reference has no value itself.
-        right: If the metric is the share of correct samples, returns for each sample whether it is correct.
+        right: Returns for each sample whether it is correct; None if the metric is not the share of correct samples.
     """
 
     name: str
@@ -113,13 +113,20 @@ def find_metric(name: str) -> Metric:
 
 
 def check_metric(name: str) -> None:
-    """Raise UsageError for a name that is neither empty, a metric of METRICS, nor a function FILE.py:FUNCTION."""
+    """Check the name of a metric.
+
+    Raises:
+        UsageError: The name is neither "", nor a metric of METRICS, nor a function FILE.py:FUNCTION.
+    """
     if name and ":" not in name:
         find_metric(name)
 
 
 def described(name: str) -> Metric:
-    """Return a metric by name to format values with; a user's own metric can then not be computed."""
+    """Return a metric by name, to format values with.
+
+    If the name is a user's function (FILE.py:FUNCTION), the metric cannot compute values.
+    """
     return METRICS.get(name) or own_metric(name, lambda _outputs, _labels: math.nan)
 
 
@@ -161,7 +168,13 @@ def _labels(judged: Judged, what: str = "one class number a sample") -> Array:
 
 
 def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoint]) -> str:
-    """Return the name of the default metric for labels of this kind and the first output."""
+    """Return the name of the metric that is the default for these labels and the model's first output.
+
+    Args:
+        labels: The labels; None if samples have none.
+        output: The first output.
+        inputs: The inputs of the model, by which reconstructions are recognized.
+    """
     if labels is None:
         return "sqnr"
     if labels.dtype.kind == "f":
@@ -174,7 +187,7 @@ def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoi
 
 
 COMPANION_METRICS = {"iou": ("pixels",), "map50": ("map",), "error": ("perplexity",)}
-"""Metrics that are reported in addition to a main metric; with two classes, `beside` adds AUC and F1."""
+"""Names of the metrics that are reported in addition to a main metric, by the name of the main metric."""
 
 
 def companion_metrics(metric: Metric, judged: Judged) -> tuple[Metric, ...]:
@@ -354,7 +367,7 @@ def _by_elements(function: Callable[[Array, Array], float]) -> Callable[[Judged]
 def sqnr_db(outputs: Array, expected: Array) -> float:
     """Return the signal-to-noise ratio 10·log10(Σ expected² ÷ Σ (outputs − expected)²) in dB.
 
-    It is infinity without noise, and minus infinity if `expected` is zero or the noise is infinite.
+    It is infinity without noise. It is minus infinity if `expected` is zero, or if the noise is infinite.
     """
     outputs, expected = _paired(outputs, expected)
     with np.errstate(over="ignore"):

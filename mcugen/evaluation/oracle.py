@@ -23,25 +23,26 @@ from mcugen.evaluation.session import Session
 from mcugen.hir.types import Array, QuantParams
 
 ONNX_RUNTIME = "ONNX Runtime"
-"""Name of the first oracle, for messages and reports."""
+"""Name of ONNX Runtime, which is tried first to compute correct outputs, in messages and reports."""
 REFERENCE_EVALUATOR = "ONNX's reference evaluator"
+"""Name of ONNX's reference evaluator, which is tried if ONNX Runtime does not run a model, in messages and reports."""
 
 _RULE = "ONNX Runtime must run the model for comparison"
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
 Outputs = Mapping[str, Array]
 Run = Callable[[Outputs], dict[str, Any]]
-"""Computes all outputs of a model by name, given its inputs by name."""
+"""A function that computes all outputs of a model by name, given its inputs by name, for one sample."""
 
 
 @dataclass(frozen=True)
 class OracleModel:
-    """A model as the user gave it, with the options that an independent program needs.
+    """A model as the user gave it, with the data that an independent program needs to run it.
 
     Attributes:
         given: The model as given, with its external data inside.
-        converted: The form that the compiler imports; None if that is the model as given.
-        fixed: Inputs that are not part of samples: inputs bound to values, and initial states.
+        converted: The form that the compiler imports, which is tried second; None if that is the model as given.
+        fixed: Inputs by name that are not part of samples: inputs bound to values, and initial states.
         states: For each output that is a new state, the input that gets it in the next call.
         coded: Scale and zero point, and type, of each input and output that the generated code takes or gives
             quantized.
@@ -125,7 +126,12 @@ def _opset(model: onnx.ModelProto) -> int:
 
 
 def start_onnx_runtime(model: onnx.ModelProto, *, relabels: bool = True) -> Run:
-    """Return a function that runs a model by ONNX Runtime; `relabels` is passed to `Session`."""
+    """Return a function that runs a model by ONNX Runtime.
+
+    Args:
+        model: The model.
+        relabels: Whether a model of an opset that ONNX Runtime has no kernels for is run as one of an older opset.
+    """
     session = Session(model, rule=_RULE, relabels=relabels)
     names = session.outputs
     return lambda feeds: session.run(names, feeds)

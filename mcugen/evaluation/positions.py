@@ -18,7 +18,7 @@ IGNORED_LABEL = 255
 """Label of positions that metrics ignore, as in common data sets; negative labels are ignored, too."""
 
 MIN_PROBABILITY = 1e-7
-"""Lower limit of a label's probability, so that probabilities quantized to zero give no infinite perplexity."""
+"""Lower limit of a label's probability in the perplexity, which would be infinite if quantization rounds it to zero."""
 
 MAX_PROBABILITY_SUM_DEVIATION = 0.1
 """Largest deviation from 1 of the sum of quantized probabilities; scores with other sums are logits."""

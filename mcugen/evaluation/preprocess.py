@@ -48,12 +48,12 @@ class Preprocessing:
         return (self.scale, self.mean, self.std) != (1.0, (0.0,), (1.0,))
 
     def numbers(self, place: str, sample: Array, layout: str = "") -> Array:
-        """Return (sample · scale − mean) / std as float32, or the sample itself if nothing changes.
+        """Return (sample · scale − mean) / std as float32, or the given sample if preprocessing does not change it.
 
         Args:
             place: Names the sample in messages.
-            sample: The sample; one that does not hold numbers is returned as it is.
-            layout: Which axis the channels are: chw or hwc; empty for `self.layout`.
+            sample: The sample. One that does not hold numbers is returned as given.
+            layout: The axis of the channels: "chw" or "hwc"; "" for `self.layout`.
         """
         if not self.changes_numbers or sample.dtype.kind not in "fiub":
             return sample
@@ -118,7 +118,7 @@ def _unreadable(path: Path, reason: str) -> UsageError:
 
 
 def parse_preprocessing(text: str) -> Preprocessing:
-    """Return the preprocessing that a line of text describes.
+    """Return the preprocessing that a line of text describes, such as "resize=96x96, gray, scale=1/255, mean=0.5".
 
     Raises:
         UsageError: A key or its value is wrong.
@@ -162,14 +162,18 @@ def _read_numbers(key: str, value: str) -> tuple[str, tuple[float, ...] | None]:
 
 
 def numbers(text: str, may_be_zero: bool) -> tuple[float, ...] | None:
-    """Parse numbers separated by semicolons; None if one is not a number, or is zero and `may_be_zero` is False."""
+    """Parse numbers or fractions separated by semicolons.
+
+    Returns:
+        The numbers; None if one is not a number, or is zero and `may_be_zero` is False.
+    """
     values = [number(part) for part in text.split(";")]
     usable = all(n is not None and (n or may_be_zero) for n in values)
     return tuple(n for n in values if n is not None) if usable else None
 
 
 def number(text: str) -> float | None:
-    """Parse a number or a fraction (0.5, 1/255); None if the text is neither."""
+    """Parse a number or a fraction (such as 0.5 or 1/255); return None if the text is neither."""
     parts = [part.strip() for part in text.split("/")]
     if len(parts) > 2 or not all(_NUMBER.fullmatch(part) for part in parts):
         return None

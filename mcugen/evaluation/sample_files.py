@@ -19,7 +19,7 @@ RAW_PIXELS_NAME = "x_uint8"
 """Name of an array of raw pixels in a file of samples."""
 
 ONLY_INPUT_NAME = "x"
-"""Name of the array of samples for a model with one input, besides the name of the input itself."""
+"""Name that the array of samples may have, besides the input's own name, if the model has only one input."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def read_samples(
     """Read samples from a file, a folder or arrays.
 
     Args:
-        source: A file, a folder with one sample a file, or arrays.
+        source: A file, a folder with one sample in each file, or arrays by name.
         inputs: The names of the model's inputs.
         steps: The preprocessing of images.
 
@@ -57,7 +57,7 @@ def read_samples(
         At least one sample, each with all `inputs`; and all arrays of the file, or those given, empty for a folder.
 
     Raises:
-        UsageError: Something is wrong with a file, which it names.
+        UsageError: A file or an array is not valid; the message names it.
     """
     path = source if isinstance(source, Path) else Path("samples")
     if not isinstance(source, Path):

@@ -17,7 +17,7 @@ MAX_CONFUSION_CLASSES = 64
 """Largest number of classes of a confusion matrix in a report; larger ones are hard to read."""
 
 MAX_SHOWN_SAMPLES = 8
-"""Largest number of samples of each kind that are kept."""
+"""Largest number of samples of each kind (such as wrong or uncertain ones) that a report shows."""
 
 LONGEST_SIDE = 96
 """Largest width and height in pixels of a sample's picture in a report."""
@@ -52,10 +52,10 @@ class SampleResult:
 
     Attributes:
         index: Number of the sample.
-        label: Its label, if known.
+        label: Its label; None if unknown.
         predicted: Its predicted class; None if outputs are not classes.
         margin: Difference of the two largest scores; if outputs are not classes, the SQNR against the reference in dB.
-        view: A picture of its first input.
+        view: A picture of its first input; None if the input is no image or signal.
     """
 
     index: int

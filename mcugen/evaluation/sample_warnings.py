@@ -20,7 +20,10 @@ OUTSIDE_MARGIN = 0.25
 """Distance from the calibrated range, as a share of the range's length, beyond which an element counts as outside."""
 
 MIN_COVERED_SHARE = 1 / 16
-"""Share of the calibrated range that samples must cover; with less, an int8 input has fewer than four useful bits."""
+"""Share of the calibrated range that samples must cover, or a warning is given.
+
+With less, an int8 input has fewer than four useful bits.
+"""
 
 MIN_RANGE_SAMPLES = 4
 """Smallest number of samples for which the covered range is checked."""

@@ -39,19 +39,29 @@ class Samples:
     notes: tuple[str, ...] = ()
     """Notes on the conversion of samples whose shape differs from the input's."""
     raw: tuple[Array, ...] | None = None
-    """The raw data of each sample, for a model whose input is computed from raw data."""
+    """The raw data of each sample, if the model's input is computed from raw data; else None."""
     warnings: tuple[str, ...] = ()
     """Problems of the samples, with hints."""
 
     def only(self, inputs: Sequence[Mapping[str, Array]]) -> Samples:
-        """Return the samples with these inputs, which must be objects of `self.inputs`, with their labels."""
+        """Return a selection of the samples with their labels.
+
+        Args:
+            inputs: The inputs of the selected samples. They must be the very objects in `self.inputs`.
+        """
         places = {id(sample): place for place, sample in enumerate(self.inputs)}
         indices = [places[id(sample)] for sample in inputs]
         labels = None if self.labels is None else self.labels[indices]
         return Samples([self.inputs[place] for place in indices], labels, self.notes, warnings=self.warnings)
 
     def fed(self, stored: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
-        """Return the inputs for the generated code: `stored`, or raw data if the code computes the input from it."""
+        """Return the inputs that the generated code takes for each sample.
+
+        Args:
+            stored: The inputs in the code's types, by name. They are returned unless the code computes its input from
+                raw
+                data; then the raw data are returned.
+        """
         return stored if self.raw is None else [dict.fromkeys(self.inputs[0], raw) for raw in self.raw]
 
 
@@ -103,7 +113,7 @@ def load_samples(
 
 
 def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
-    """Return one seeded random sample, for measurements that do not depend on the data."""
+    """Return one random sample, equal in every run, for measurements that do not depend on the data."""
     random = np.random.default_rng(0)
     sample = {}
     for endpoint in endpoints:
@@ -229,7 +239,13 @@ def _turnings(path: Path, raw: RawArray, endpoint: Endpoint, steps: Preprocessin
 def labels_of(path: Path, arrays: Mapping[str, Array], raw: Sequence[Mapping[str, RawArray]]) -> Array | None:
     """Return the labels in a file of all samples: a class, a class at each position, or boxes for each sample.
 
-    An array that is an input is not a label.
+    Args:
+        path: The file, for messages.
+        arrays: The arrays of the file; an array that is an input of the model is not taken for labels.
+        raw: The samples that were read from the file.
+
+    Returns:
+        The labels; None if the file has none.
 
     Raises:
         UsageError: The labels have another form.
@@ -304,14 +320,16 @@ def _codes(array: Array, endpoint: Endpoint) -> Array:
 
 
 def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> list[Endpoint]:
-    """Return endpoints for the inputs of a graph that is not lowered, without states.
+    """Return descriptions (Endpoint) of the inputs of a graph that is not lowered yet, without states.
 
-    `states` maps outputs to the inputs that get their values in the next call.
+    Args:
+        graph: The graph.
+        states: The input that gets the value of each of these outputs in the next call.
     """
     return value_endpoints([v for v in graph.inputs if v.name not in (states or {}).values()])
 
 
 def value_endpoints(values: Sequence[Value]) -> list[Endpoint]:
-    """Return endpoints for values of a graph that is not lowered; their buffers are placeholders."""
+    """Return descriptions (Endpoint) of values of a graph that is not lowered yet; their buffers are placeholders."""
     nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)
     return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in values]

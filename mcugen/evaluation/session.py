@@ -30,7 +30,7 @@ class Session:
     """A model that is ready to run in ONNX Runtime.
 
     Args:
-        literal: Whether nodes are computed one by one as written; else they may be fused.
+        literal: Whether nodes are computed one by one as written; otherwise ONNX Runtime may fuse them.
         threads: The number of threads; 0 leaves it to ONNX Runtime.
         rule: The beginning of the message of the VerificationError for a model that does not run.
         relabels: Whether a model of an opset that ONNX Runtime has no kernels for is run as one of an older opset.

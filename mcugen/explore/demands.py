@@ -18,7 +18,10 @@ COST_AXES: dict[str, Callable[[Figures], float | None]] = {
     "flash": lambda f: f.flash,
     "microjoules": lambda f: f.microjoules,
 }
-"""Costs by which combinations are compared in addition to accuracy: name, and function of a combination's figures."""
+"""Costs that are compared in addition to accuracy: by name, a function from a combination's figures to the cost.
+
+The function returns None if the cost is unknown.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,14 @@ class Demands:
     microjoules: float | None = None
     """Largest accepted energy of a call in microjoules."""
     accuracy: float | None = None
-    """Worst accepted value of the accuracy metric, in the unit of the metric."""
+    """Worst accepted value of the accuracy metric, in the unit of the metric; None for no limit."""
     drop: float | None = None
     """Largest accepted loss of the metric against float32, in percentage points for metrics that are shares."""
 
     def missed(self, outcome: Outcome, board: Board, metric: Metric | None, float32: float | None) -> list[str]:
         """Return the names of the limits that a combination exceeds, such as "RAM"; an unknown figure exceeds a limit.
 
-        For a combination without figures, the list has the kind of its failure.
+        For a combination that could not be compiled, the list has one element: the class name of the error.
 
         Args:
             outcome: The outcome of the combination.
@@ -83,12 +86,12 @@ def _near(metric: Metric | None, value: float | None, target: float, allowed: fl
 def cost_vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
     """Return the accuracy and the costs of a combination as numbers of which less is better.
 
-    The first number is the accuracy (negated if more is better). The costs follow in the order of COST_AXES. Unknown
-    numbers are infinite.
+    The first number is the value of the metric, negated if more is better. The costs follow in the order of COST_AXES.
+    Unknown numbers are infinite.
 
     Args:
         outcome: The outcome of the combination.
-        metric: The metric of accuracy, if known.
+        metric: The metric of accuracy; None if unknown.
     """
     figures = outcome.figures
     assert figures is not None, "a combination that gave nothing has no figures"
@@ -101,12 +104,12 @@ def cost_vector(outcome: Outcome, metric: Metric | None) -> tuple[float, ...]:
 def outcomes_on_front(outcomes: Sequence[Outcome], metric: Metric | None) -> list[Outcome]:
     """Return the outcomes on the Pareto front, which no other outcome dominates.
 
-    An outcome dominates another if it is better in one number of `cost_vector` and worse in none. Outcomes without
-    figures are left out.
+    An outcome dominates another if it is better in at least one number of `cost_vector` and worse in none. Outcomes
+    without figures are left out.
 
     Args:
         outcomes: The outcomes to compare.
-        metric: The metric of accuracy, if known.
+        metric: The metric of accuracy; None if unknown.
     """
     return pareto_front([o for o in outcomes if o.figures is not None], lambda outcome: cost_vector(outcome, metric))
 
@@ -116,7 +119,7 @@ class Prices:
     """The prices of boards, by which the cheapest board is found."""
 
     known: Mapping[str, float] = field(default_factory=dict)
-    """Prices by board name, in any one currency, as the user gave them; other boards count as more expensive."""
+    """Prices by board name, in any one currency, as the user gave them; absent boards rank behind all of these."""
 
     def rank(self, board: Board) -> tuple[float, ...]:
         """Return a sort key that orders boards from cheap to expensive.

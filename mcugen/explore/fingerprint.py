@@ -29,7 +29,10 @@ def fingerprint(*causes: Any) -> str:
 
 
 def file_named_by(text: str) -> str | Path:
-    """Return the path if an option's text is FILE or FILE:NAME and that file exists; else the text itself."""
+    """Return the path of the file that the value of an option names, as FILE or FILE:NAME, if the file exists.
+
+    Otherwise return the value itself.
+    """
     for name in (text, text.rpartition(":")[0]):
         if name and len(name) < 4096 and "\0" not in name and Path(name).is_file():
             return Path(name)

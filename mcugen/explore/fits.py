@@ -23,7 +23,7 @@ _MAX_REASON_CHARACTERS = 160
 
 @dataclass(frozen=True)
 class BoardFit:
-    """Whether a model fits one board. Bytes are estimates without the stack; None where the model was refused.
+    """Whether a model fits one board. Bytes are estimates without the stack; None if the model cannot be compiled.
 
     Attributes:
         board: Name of the board.
@@ -32,7 +32,7 @@ class BoardFit:
         ram_available: Bytes of RAM of the board.
         flash_needed: Bytes of flash that the model needs.
         flash_available: Bytes of flash of the board.
-        reason: The memories that are too small, or why the model was refused; "" if it fits.
+        reason: The memories that are too small, or why the model cannot be compiled; "" if it fits.
     """
 
     board: str
@@ -45,7 +45,7 @@ class BoardFit:
 
 
 def board_fits(explored: Explored) -> list[BoardFit]:
-    """Return whether the model fits, for each board of an exploration with one combination for each board."""
+    """Return whether the model fits, for each board of an exploration with exactly one combination per board."""
     return [_board_fit(outcome, explored.boards[outcome.point.board]) for outcome in explored.outcomes]
 
 
@@ -81,12 +81,12 @@ def _bytes(number: int | None) -> str:
 
 
 def fits_to_json(explored: Explored, fits: Sequence[BoardFit]) -> dict[str, Any]:
-    """Return the data of the exploration with an entry for each board under the key "boards"."""
+    """Return the JSON data of an exploration, with an entry for each board under the key "boards"."""
     return {**explored.to_json(), "boards": [asdict(fit) for fit in fits]}
 
 
 def require_fit(fits: Sequence[BoardFit]) -> None:
-    """Check that the model fits a board.
+    """Check that the model fits at least one board.
 
     Raises:
         ConstraintError: It fits none; the message has the reason of the board that has the most flash.

@@ -63,7 +63,7 @@ def cached_outcome(key: str, store: Store) -> Outcome | None:
 
 
 def cache_outcome(outcome: Outcome, key: str, store: Store) -> None:
-    """Cache an outcome, unless it is a failure that a later attempt may not have (such as a missing compiler).
+    """Cache an outcome, unless it is a failure that may not occur again, such as a missing compiler.
 
     Args:
         outcome: The outcome.

@@ -18,9 +18,9 @@ class Point:
     board: str
     """Name of the board."""
     precision: str
-    """One of PRECISIONS, or MIXED."""
+    """Precision of the arithmetic: one of PRECISIONS, or MIXED."""
     optimize: str
-    """One of GOALS."""
+    """Optimization goal, one of GOALS."""
 
     def __str__(self) -> str:
         return f"{self.board}, {self.precision}, {self.optimize}"
@@ -70,7 +70,7 @@ class PointFailure:
 
 @dataclass(frozen=True)
 class AccuracyBaseline:
-    """The measure of accuracy that all combinations share: a metric, and its value in float32."""
+    """The metric of accuracy that all combinations share, and its value for the float model."""
 
     metric: str
     """Name of the metric."""
@@ -92,9 +92,9 @@ class Outcome:
     refusal: PointFailure | None
     """The failure; None if the model was compiled."""
     yardstick: AccuracyBaseline | None
-    """The accuracy metric and its float32 value; None without samples."""
+    """The accuracy metric and its value for the float model; None without samples."""
     simulated: bool
-    """Whether the user asked for a run in the simulator."""
+    """Whether a run in the simulator was requested; it may have failed."""
 
 
 def replace_infinities(value: Any) -> Any:

@@ -25,9 +25,9 @@ CACHE_SCHEMA = 1
 """Version of the cached files; files of an older version are ignored. Increase it when their meaning changes."""
 
 QUANTIZING_BOARD = "host"
-"""Name of the board for which a model is quantized, since the result does not depend on it.
+"""Name of the board for which a model is quantized, if the result does not depend on the board.
 
-Mixed precision is the exception: it is chosen for the board of the combination.
+Only mixed precision depends on it, and is chosen for the board of the combination.
 """
 
 
@@ -42,7 +42,7 @@ class ExplorationSubject:
     quantizing: Mapping[str, Quantizing]
     """How to quantize the model, by precision (PRECISIONS or MIXED)."""
     judging: Judging
-    """How to measure accuracy."""
+    """How to measure accuracy: the samples and the metric."""
 
     @property
     def samples(self) -> str | Path | Mapping[str, Array] | None:
@@ -52,13 +52,16 @@ class ExplorationSubject:
 
     @property
     def beside(self) -> list[Path]:
-        """Return the external data files that lie beside the model's file, such as model.onnx_data."""
+        """Return the external data files of the model, such as model.onnx_data, which are in the folder of its file."""
         return sorted(self.model.parent.glob(f"{self.model.name}*[.-_]data"))
 
     def for_goal(self, optimize: str) -> CompileOptions:
-        """Return the options with this optimization goal, and with a name for C symbols.
+        """Return the options with an optimization goal, and with a prefix for C symbols.
 
-        The name is that of the model's file, unless the user set one.
+        The prefix is the name of the model's file, unless the user set one.
+
+        Args:
+            optimize: The goal, one of GOALS.
         """
         return replace(self.options, optimize=optimize, name=self.options.name or self.model.stem)
 
@@ -85,9 +88,9 @@ class Prepared:
     notes: tuple[str, ...]
     """Notes of the quantization for the report."""
     accuracy: float | None
-    """Value of the metric as ONNX Runtime computes it, equal to that of generated code; None without samples."""
+    """Value of the metric in ONNX Runtime, which has the same results as the generated code; None without samples."""
     yardstick: AccuracyBaseline | None
-    """The metric and its float32 value; None without samples."""
+    """The metric and its value for the float model; None without samples."""
     warnings: tuple[str, ...] = ()
     """Warnings of the quantization for the report."""
 

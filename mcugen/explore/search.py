@@ -85,7 +85,7 @@ class Explored:
 
     @cached_property
     def cheapest(self) -> Outcome | None:
-        """Return the best outcome that meets all demands: the fastest one on the cheapest board.
+        """Return the outcome to recommend: of those that meet all demands, the fastest one on the cheapest board.
 
         The result is None if no outcome meets all demands.
         """
@@ -96,10 +96,11 @@ class Explored:
         return min(self.meeting, key=cost, default=None)
 
     def require(self) -> None:
-        """Raise ConstraintError unless some combination meets all demands.
+        """Check that some combination meets all demands.
 
         Raises:
-            ConstraintError: The error has the first failure, or else the names of the limits that were exceeded.
+            ConstraintError: None does. The message has the first failure, or else the names of the limits that were
+                exceeded.
         """
         if not self.meeting:
             refusals = [outcome.refusal.message for outcome in self.outcomes if outcome.refusal]

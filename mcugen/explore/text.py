@@ -14,10 +14,10 @@ from mcugen.explore.search import Explored
 from mcugen.reporting.tables import WIDE_HINT, Kind, TableColumn, TextTable, print_table
 
 MAX_REFUSALS = 3
-"""Largest number of lines that the summary spends on combinations that could not be compiled."""
+"""Largest number of lines in the summary that name combinations that could not be compiled."""
 
 FIGURE_COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
-"""Headings of the columns that show figures in the table of combinations on the terminal."""
+"""Titles of the columns with figures, in the table of combinations on the terminal."""
 
 
 def print_explored(

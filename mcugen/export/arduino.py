@@ -58,9 +58,9 @@ def _properties(package: Package) -> str:
 
 
 def architectures(package: Package) -> str:
-    """Return the architectures of Arduino cores that have a board with enough RAM, "*" for all; the board's own first.
+    """Return the architectures of Arduino cores that have a board with enough RAM, separated by commas; "*" for all.
 
-    An AVR reads constants from RAM, so that the weights need RAM as well.
+    That of the package's own board is first. An AVR reads constants from RAM, so that the weights need RAM as well.
     """
     own = [name for name in package.frameworks.arduino.split(",") if name]
     needed = {name: package.bundle.arena_size + package.weights_bytes * (name == "avr") for name in _ARCHITECTURE_RAM}

@@ -11,7 +11,7 @@ from mcugen.export.zipped import zip_files
 
 
 def package_files(package: Package, format_: Format) -> Files:
-    """Return the files of a package in the form of a folder, by path.
+    """Return the files of a package in the form of a folder: their contents by path.
 
     Args:
         package: The package.
@@ -29,13 +29,17 @@ def package_files(package: Package, format_: Format) -> Files:
 
 
 def require_archive(format_: Format) -> None:
-    """Raise UsageError if the tool of a format does not accept a package as one zipped file."""
+    """Check that the tool of a format accepts a package as one zipped file.
+
+    Raises:
+        UsageError: It does not.
+    """
     if not format_.archive:
         raise UsageError("--zip is for formats whose tools take one zipped file", f"'{format_.name}'", "leave it out")
 
 
 def package_archive(package: Package, format_: Format) -> Files:
-    """Return the package as the single zipped file that the tool of a format accepts, by file name.
+    """Return the package as the single zipped file that the tool of a format accepts: its bytes by its file name.
 
     Args:
         package: The package.

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def no_files(package: Package) -> Files:
-    """Return no files: the default of `Format.extra_files`, for formats whose files are all rendered from templates."""
+    """Return an empty dictionary of files.
+
+    This is the default of `Format.extra_files`, for formats whose files are all rendered from templates.
+    """
     return {}
 
 
@@ -44,7 +47,7 @@ class Format:
     beside: str = "extras/"
     """Path of the folder of files that no compiler reads (report, weights file), with a slash; "" for the root."""
     carries_code: bool = True
-    """Whether the package has the C files themselves; False if it has only a pack that contains them."""
+    """Whether the package has the C files themselves; False if it only has a CMSIS-Pack that contains them."""
     templates: Mapping[str, str] = field(default_factory=dict)
     """Rendered files of the package: the template below templates/export, by the file's path in the package."""
     extra_files: Callable[[Package], Files] = no_files
@@ -52,7 +55,7 @@ class Format:
     archive: str = ""
     """File name of the package as one zipped file; "" if the tool does not accept such a file."""
     top: str = ""
-    """Path of the folder in the zipped file that contains all other files, with a slash; "" for none."""
+    """Path of the folder in the zipped file that contains all other files, with a slash at its end; "" for none."""
     demands_url: bool = False
     """Whether the tool's own checks demand a web page in the metadata."""
     supports_cpu: Callable[[Board], bool] = accept_any_board

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mcugen.export.package import Package
 
 PACK_NAME = "mcugen.{name}.{version}.pack"
-"""File name of a CMSIS-Pack, as tools expect it: vendor, name and version."""
+"""Template of a CMSIS-Pack's file name, as tools expect it: vendor, name and version."""
 
 _MAIN = "template/main.c"
 _DESCRIBED = "mcugen.{name}.pdsc"

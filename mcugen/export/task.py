@@ -93,7 +93,14 @@ def check_packaging(format_: Format, packaging: Packaging, board: Board, options
 
 
 def export(compiled: CompiledModel, format_: Format, folder: Path | None, packaging: Packaging) -> Exported:
-    """Write the package to a folder, by default one named like the model. See `Package` and `install`."""
+    """Write a compiled model as a package to a folder, and return which files were written.
+
+    Args:
+        compiled: The compiled model.
+        format_: The package format.
+        folder: The folder; None for one named like the model.
+        packaging: Version, web page and form of the package.
+    """
     package = Package(compiled, packaging.version, packaging.url)
     files = (package_archive if packaging.zipped else package_files)(package, format_)
     installed = install(files, folder or Path(package.name), package.name, force=packaging.force)

@@ -25,9 +25,9 @@ from mcugen.hir.types import DType
 
 
 class Binding(IntEnum):
-    """Precedence of C operators; a higher value binds more tightly.
+    """Precedence of C operators; operators with a higher value bind more tightly.
 
-    Comparisons, bit operations and shifts do not mix without parentheses, because compilers warn about that.
+    Comparisons, bit operations and shifts are not nested without parentheses, because compilers warn about that.
     """
 
     SELECT = 0
@@ -46,13 +46,19 @@ _BINDING |= dict.fromkeys("*/%", Binding.PRODUCT) | dict.fromkeys(("&", "|", "^"
 
 
 def c_text(expression: Expression, outer: Binding = Binding.OR) -> str:
-    """Return the C text of an expression, in parentheses if its precedence is lower than `outer`."""
+    """Return the C text of an expression that is an operand of an operator with precedence `outer`.
+
+    It is in parentheses if its own precedence is lower than `outer`.
+    """
     text, binding = _text(expression)
     return text if binding >= outer else f"({text})"
 
 
 def c_value(expression: Expression) -> str:
-    """Return the C text of an expression whose value is stored: truth values become the numbers 0 and 1."""
+    """Return the C text of an expression whose value is stored in a variable or array.
+
+    The result of a comparison or logical operator becomes the number 0 or 1, by a conditional expression.
+    """
     text = c_text(expression)
     return f"{text} ? 1 : 0" if _is_truth(expression) else text
 

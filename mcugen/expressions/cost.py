@@ -9,7 +9,7 @@ from mcugen.expressions.nodes import Argument, CallExpression, Constant, Express
 from mcugen.expressions.parts import parts
 
 MAX_UNROLLED_OPERATIONS = 15
-"""Largest number of operations of a loop body that is unrolled."""
+"""Largest number of operations in a loop body that is worth unrolling."""
 
 
 def operations(expression: Expression) -> int:

@@ -37,8 +37,12 @@ class NoDerivative(Exception):
 def derivative(e: Expression, by: Argument) -> Expression | None:
     """Return the derivative ∂e/∂by as an expression; None if it is 0 everywhere.
 
+    Args:
+        e: The expression.
+        by: The argument to differentiate by.
+
     Raises:
-        NoDerivative: A function has no derivative rule.
+        NoDerivative: `e` calls a function that has no derivative rule.
     """
     if e == by:
         return Constant(1, e.dtype)
@@ -76,7 +80,7 @@ def substituted(e: Expression, values: Mapping[Expression, Expression]) -> Expre
 
 
 Slopes = Sequence[Expression | None]
-"""The partial derivatives of a function by its arguments; None where a derivative is 0 everywhere."""
+"""The partial derivatives of a function by each of its arguments, in order; None if a derivative is 0 everywhere."""
 
 
 def _present(slope: Expression | None) -> Expression:

@@ -20,11 +20,12 @@ class Function:
 
     Attributes:
         symbol: C name for integer and float arguments (for functions of vectors, the stem of a Helium intrinsic).
-        reference: The same function in numpy; integers come as int64.
-        double: C name for double arguments; empty if it is `symbol`.
+        reference: The same function in numpy; integer arguments are passed as int64.
+        double: C name for double arguments; "" if it is `symbol`.
         result: Type of the result; None for that of the arguments.
-        is_quick: Whether it takes only a few instructions.
-        is_monotone: Whether it rises or falls with each argument, whatever the others are.
+        is_quick: Whether a call takes only a few instructions.
+        is_monotone: Whether the function never decreases, or never increases, in each argument for any fixed values of
+            the other ones.
     """
 
     symbol: str
@@ -127,13 +128,13 @@ def _clamped(x: Array, low: Array, high: Array) -> Array:
 
 
 MAX = _of_reals("max", _at_least)
-"""Larger of two real numbers; NaN in the first one stays."""
+"""Larger of two real numbers; if the first one is NaN, the result is NaN."""
 MIN = _of_reals("min", _at_most)
-"""Smaller of two real numbers; NaN in the first one stays."""
+"""Smaller of two real numbers; if the first one is NaN, the result is NaN."""
 RELU = _of_reals("relu", _positive)
-"""max(x, 0) of a real number; NaN stays."""
+"""The function max(x, 0) of a real number; NaN stays NaN."""
 CLAMP_REAL = _of_reals("clamp", _clamped)
-"""A real number x limited to [low, high]; NaN stays."""
+"""A real number x limited to [low, high]; NaN stays NaN."""
 
 
 def _of_codes(name: str, reference: Callable[..., Array], *, is_quick: bool = True) -> Function:
@@ -145,25 +146,25 @@ def _saturated(x: Array) -> Array:
 
 
 CLAMP = _of_codes("clamp", lambda x, low, high: np.minimum(np.maximum(x, low), high))
-"""An int32 x limited to [low, high]."""
+"""Function that limits an int32 x to [low, high]."""
 SATURATE = {
     8: _of_codes("saturate8", lambda x: np.clip(x, *DType.INT8.limits)),
     16: _of_codes("saturate16", lambda x: np.clip(x, *DType.INT16.limits)),
 }
-"""An int32 limited to the range of int8 or int16, by the number of bits."""
+"""Functions that limit an int32 to the range of int8 or int16, by the number of bits (8 or 16)."""
 SHIFT_RIGHT = _of_codes("shift_right", np.right_shift)
-"""Arithmetic right shift of an int32."""
+"""Function that shifts an int32 right by a number of bits, arithmetically."""
 SCALE = _of_codes("scale", lambda x, m, zero: (x * m + (zero << 32) + (1 << 31)) >> 32)
 """Function that returns the rounded upper word of the 64-bit x · m, plus `zero`: (x · m + (zero << 32) + 2^31) >> 32.
 """
 REQUANTIZE = _of_codes("requantize", lambda x, m, offset, shift: _saturated((x * m + offset) >> shift), is_quick=False)
-"""(x · m + offset) >> shift in 64 bits, saturated to int32."""
+"""Function that returns (x · m + offset) >> shift, computed in 64 bits and saturated to int32."""
 REQUANTIZE_HIGH = _of_codes("requantize_high", lambda x, m, offset: (x * m + offset) >> 32)
-"""Upper word of x · m + offset, a sum of 64 bits."""
+"""Function that returns the upper 32 bits of x · m + offset, computed in 64 bits."""
 WEIGHTED_SUM = _of_codes("weighted_sum", lambda x, m, y, n, offset, shift: (x * m + y * n + offset) >> shift)
-"""(x · m + y · n + offset) >> shift in 64 bits."""
+"""Function that returns (x · m + y · n + offset) >> shift, computed in 64 bits."""
 MULTIPLY_HIGH = Function("vmulh", lambda x, m: (x * m) >> 32, result=DType.INT32, is_monotone=True)
-"""Upper word of the 64-bit product x · m. For Helium vectors only."""
+"""Function that returns the upper 32 bits of the 64-bit product x · m. For Helium vectors only."""
 ROUNDED_DOUBLE_PRODUCT = Function(
     "vqrdmlash",
     lambda x, m, zero: _saturated((2 * x * m + (zero << 32) + (1 << 31)) >> 32),
@@ -180,7 +181,8 @@ INTERPOLATE = Function(
 )
 """Function that interpolates linearly between two adjacent table entries, with a rounding right shift.
 
-The lower `bits` bits of the argument `at` are the position between the entries.
+The arguments are the two entries, the table position `at` (whose lower `bits` bits are the position between the
+entries), `bits`, and the shift.
 """
 
 
@@ -189,9 +191,10 @@ def _ratio(x: Array, scale: Array, *_: Array) -> Array:
 
 
 RATIO = Function("mcugen_ratio", _ratio, is_quick=True)
-"""Function x / scale with the rounding of a float division, for quantization.
+"""The quotient x / scale, with the rounding of a float division, for quantization.
 
-The arguments are x, scale, and the two parts of 1 / scale (`Reciprocal`).
+The arguments are x, scale, and the two parts of 1 / scale (`Reciprocal`), by which the division becomes
+multiplications.
 """
 
 
@@ -233,7 +236,7 @@ QUANTIZE_BY = {
         "mcugen_quantize_by16", lambda x, scale, zero: _code(DType.INT16)(x / scale, zero), result=DType.INT32
     ),
 }
-"""Quantization of a float by a scale and zero point that are computed at run time, by the number of result bits."""
+"""Functions that quantize a float by a scale and zero point computed at run time, by the number of result bits."""
 REAL = Function(
     "mcugen_real",
     lambda v, significand, exponent: v.astype(np.float32) * np.ldexp(np.float32(significand), exponent - 150),
@@ -246,9 +249,9 @@ The scale is given as significand and exponent (`WholeScale`). CPUs without an F
 FUSED_RATIO = Function(
     "vfma", lambda x, inverse, rest: x / (1 / (inverse.astype(np.float64) + rest)).astype(np.float32)
 )
-"""Exact x / scale by fused multiplications with the two parts of 1 / scale. For Helium vectors only."""
+"""The exact quotient x / scale by fused multiply-adds with the two parts of 1 / scale. For Helium vectors only."""
 NEAREST = Function("vcvtn", lambda x: np.rint(x).astype(np.int64), result=DType.INT32, is_monotone=True)
-"""Nearest int32, halves to even. For Helium vectors only."""
+"""Function that rounds a float to the nearest int32, halves to even. For Helium vectors only."""
 MAX_NUMBER = Function("vmaxnm", lambda x, y: np.fmax(x, y), is_monotone=True)
 """Larger of two floats; if one is NaN, the other one. For Helium vectors only."""
 MIN_NUMBER = Function("vminnm", lambda x, y: np.fmin(x, y), is_monotone=True)
@@ -256,7 +259,7 @@ MIN_NUMBER = Function("vminnm", lambda x, y: np.fmin(x, y), is_monotone=True)
 
 
 SIGMOID = Function("mcugen_sigmoid_four", lambda x: 1 / (1 + np.exp(-x)), is_monotone=True)
-"""Logistic function 1 / (1 + exp(-x)) of four floats. For Helium vectors only."""
+"""The logistic function 1 / (1 + exp(-x)) of a vector of four floats. For Helium vectors only."""
 
 
 def _truncated(x: Array, low: Array, high: Array) -> Array:
@@ -267,18 +270,18 @@ def _truncated(x: Array, low: Array, high: Array) -> Array:
 
 
 TRUNCATE = Function("mcugen_truncate", _truncated, result=DType.INT32, is_monotone=True)
-"""A float truncated toward 0 and limited to [low, high] as int32; NaN gives 0."""
+"""Function that truncates a float toward 0 and limits it to [low, high] as int32; NaN gives 0."""
 TRUNCATE_64 = Function("mcugen_truncate64", _truncated, result=DType.INT64, is_monotone=True)
-"""A float truncated toward 0 and limited to [low, high] as int64; NaN gives 0."""
+"""Function that truncates a float toward 0 and limits it to [low, high] as int64; NaN gives 0."""
 TRUNCATE_DOUBLE = Function("", _truncated, "mcugen_truncate_double", result=DType.INT64, is_monotone=True)
-"""A double truncated toward 0 and limited to [low, high] as int64; NaN gives 0."""
+"""Function that truncates a double toward 0 and limits it to [low, high] as int64; NaN gives 0."""
 TRUNCATE_U64 = Function(
     "mcugen_truncate_u64",
     lambda x: _truncated(x, np.asarray(0, np.uint64), np.asarray(2**64 - 1, np.uint64)),
     result=DType.UINT64,
     is_monotone=True,
 )
-"""A real number truncated toward 0 and limited to the range of uint64; NaN gives 0."""
+"""Function that truncates a real number toward 0 and limits it to the range of uint64; NaN gives 0."""
 
 
 def _power(base: Array, exponent: Array) -> Array:
@@ -323,7 +326,7 @@ def _narrow(dtype: DType, *, saturates: bool = False, suffix: str = "") -> Funct
 NARROW: dict[DType, Function] = {dtype: _narrow(dtype) for dtype in NARROW_FLOATS}
 """Conversions from float32 to the nearest narrow float, ties to even, by type.
 
-A number that is too large becomes infinity or NaN; for float4_e2m1, which has neither, the largest number.
+A number that is too large becomes infinity or NaN. In float4_e2m1, which has neither, it becomes the largest number.
 """
 
 NARROW_SATURATED = NARROW | {
@@ -342,10 +345,11 @@ def _powers(mode: str, *, saturates: bool) -> Function:
 
 
 ROUNDINGS = ("up", "down", "nearest")
-"""Rounding modes of conversions to float8_e8m0, as ONNX names them."""
+"""Names of the rounding modes of conversions to float8_e8m0, as in ONNX."""
 
 TO_POWER = {(mode, saturates): _powers(mode, saturates=saturates) for mode in ROUNDINGS for saturates in (False, True)}
-"""Functions that convert magnitudes to float8_e8m0, whose values are powers of 2, by rounding mode and saturation.
+"""Functions that convert magnitudes to float8_e8m0, whose values are powers of 2.
 
-As in ONNX, 2^-127 goes up to 2^-126.
+The key is the rounding mode (one of ROUNDINGS) and whether large numbers saturate. As in ONNX, 2^-127 is rounded up to
+2^-126.
 """

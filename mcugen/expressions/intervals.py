@@ -28,12 +28,12 @@ from mcugen.hir.types import Array, Bounds, DType
 
 
 def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | None:
-    """Return arrays of the smallest and the largest values of an expression; None if nothing is known.
+    """Return arrays of the smallest and the largest values of an expression; None if no bounds are known.
 
     Args:
         expression: The expression.
-        arguments: Bounds of arguments and tables, by name. Arguments without bounds have any value of their type. Both
-            bounds of a constant are one array.
+        arguments: Bounds of arguments and tables, by name. An argument without bounds can have any value of its type.
+            For a constant, the same array is the lower and the upper bound.
     """
     if isinstance(expression, Argument | Table):
         return _given(expression.dtype, arguments.get(expression.name))
@@ -99,7 +99,7 @@ def _fits(dtype: DType, low: Array, high: Array) -> bool:
 
 
 NUM_BYTE_VALUES = 256
-"""Number of values of a byte, and of entries of a table that is indexed by one."""
+"""Number of values of a byte, and so of entries in a table that is indexed by a byte."""
 
 
 def _entries_of_codes(table: Array, codes: Bounds | None) -> Bounds | None:

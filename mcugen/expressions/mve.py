@@ -29,25 +29,39 @@ _ACCESS = {DType.INT8: ("b", "s32"), DType.INT16: ("h", "s32"), DType.INT32: ("w
 
 
 def load(dtype: DType, pointer: str) -> str:
-    """Return the intrinsic that reads four adjacent elements and widens them to 32 bits."""
+    """Return the C intrinsic call that reads four adjacent elements from a pointer and widens them to 32 bits.
+
+    Args:
+        dtype: Type of the elements.
+        pointer: C expression of the pointer.
+    """
     size, tag = _ACCESS[dtype]
     return f"vldr{size}q_{tag}({pointer})"
 
 
 def load_few(dtype: DType, pointer: str) -> str:
-    """Return the intrinsic that loads the elements selected by the C predicate variable `few`; other lanes become 0."""
+    """Return the C intrinsic call that loads only the elements selected by the C predicate variable `few`.
+
+    The other lanes become 0. The arguments are those of `load`.
+    """
     size, tag = _ACCESS[dtype]
     return f"vldr{size}q_z_{tag}({pointer}, few)"
 
 
 def store(dtype: DType, pointer: str, value: str) -> tuple[str, str]:
-    """Return two C statements that store a vector: all four elements, or those that predicate `few` selects."""
+    """Return two C statements that store a vector: for all four elements, and for those that predicate `few` selects.
+
+    Args:
+        dtype: Type of the elements in memory.
+        pointer: C expression of the pointer.
+        value: C expression of the vector.
+    """
     size, tag = _ACCESS[dtype]
     return f"vstr{size}q_{tag}({pointer}, {value});", f"vstr{size}q_p_{tag}({pointer}, {value}, few);"
 
 
 def spread(dtype: DType, value: str) -> str:
-    """Return the intrinsic that fills all four lanes of a vector with one value."""
+    """Return the C intrinsic call that fills all four lanes of a vector with the C expression `value`."""
     return f"vdupq_n_{_ACCESS[dtype][1]}({value})"
 
 
@@ -55,7 +69,9 @@ _ARITHMETIC = {"+": "add", "-": "sub", "*": "mul"}
 
 
 def helium_text(e: Expression) -> str:
-    """Return the Helium C expression of a vector; one operand of an operation may be a scalar.
+    """Return the C text, with Helium intrinsics, of an expression whose value is a vector.
+
+    One operand of an operation may be a scalar.
 
     Raises:
         NotImplementedError: Helium has no such operation.

@@ -38,9 +38,9 @@ class Expression(FrozenByPosition):
 
     @cached_property
     def wraps(self) -> bool:
-        """Return whether integer arithmetic with this expression as operand wraps modulo the range of its type.
+        """Return whether integer arithmetic with this expression as operand is computed modulo the range of its type.
 
-        Truth values and results of functions never do.
+        The result is False for truth values and results of functions, with which arithmetic is known not to overflow.
         """
         if isinstance(self, Argument):
             return self.type.is_integer and not self.exact
@@ -111,7 +111,7 @@ class Expression(FrozenByPosition):
 
 
 class Constant(Expression):
-    """A number that is written into the code of a kernel, because all layers have it in common."""
+    """A number that is written into the code of a kernel, because all layers that use the kernel share it."""
 
     value: float
     type: DType
@@ -152,7 +152,7 @@ class Entry(Expression):
 
 
 class UnaryExpression(Expression):
-    """A negation: of a number (-), of all bits (~), or of a truth value (!)."""
+    """A unary operation on one operand: negation (-), bitwise complement (~) or logical negation (!)."""
 
     operator: str
     operand: Expression
@@ -200,7 +200,7 @@ class CallExpression(Expression):
 
 
 class Shared(Expression):
-    """An expression that occurs several times in a larger one and is computed once."""
+    """A subexpression that occurs several times in an expression and that the C code computes only once."""
 
     operand: Expression
 

@@ -9,18 +9,18 @@ from mcugen.expressions.nodes import CallExpression, Expression, Parameter, prom
 
 
 def parts(expression: Expression) -> Iterator[Expression]:
-    """Yield an expression and all its parts, each as often as it occurs in the C text."""
+    """Yield an expression and all its subexpressions, each as often as it occurs in the C text."""
     yield expression
     for operand in expression.operands:
         yield from parts(operand)
 
 
 def parameters(expression: Expression) -> set[Parameter]:
-    """Return the layer parameters that the expression reads."""
+    """Return all kernel parameters that the expression contains."""
     return {part for part in parts(expression) if isinstance(part, Parameter)}
 
 
 def headers(expression: Expression) -> set[str]:
-    """Return the C headers that declare the called functions."""
+    """Return the names of the C headers that declare the functions which the expression calls."""
     calls = (part for part in parts(expression) if isinstance(part, CallExpression))
     return {call.function.header(promoted_type(*(a.dtype for a in call.arguments))) for call in calls}

@@ -71,15 +71,20 @@ _COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 def evaluate(expression: Expression, arrays: Mapping[str, Array]) -> Array:
-    """Return the values of an expression for arrays of arguments and tables by name; arrays broadcast."""
+    """Return the values of an expression as an array.
+
+    Args:
+        expression: The expression.
+        arrays: Arrays of the arguments and tables, by name. Arrays of arguments broadcast.
+    """
     return Evaluator(expression)(arrays)
 
 
 class Evaluator:
     """An evaluator of one expression for many inputs.
 
-    What depends only on the expression is prepared once, and parts that occur several times are computed once per
-    input.
+    Data that depend only on the expression are prepared once. Subexpressions that occur several times are computed once
+    per input.
     """
 
     def __init__(self, expression: Expression) -> None:
@@ -110,7 +115,7 @@ def _parts(e: Expression, parts: dict[int, Expression]) -> dict[int, Expression]
 
 
 def apply(e: Expression, *operands: Array) -> Array:
-    """Return the values of the topmost operation of `e` for values of its operands, in the types that C uses."""
+    """Return the values of the topmost operation of `e`, given the values of its operands, in the types that C uses."""
     return _function(e)(*operands)
 
 

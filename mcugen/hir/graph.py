@@ -22,7 +22,7 @@ class ComputedSize:
 
     Attributes:
         high: The largest possible length.
-        value: The int32 scalar that holds the length of one inference.
+        value: The int32 scalar of the graph that holds the actual length in each inference.
     """
 
     high: int
@@ -121,11 +121,17 @@ class Node:
         return Signature(tuple(v.type if v else None for v in self.inputs), tuple(v.type for v in self.outputs))
 
     def set_input(self, index: int, value: Value | None) -> None:
-        """Connect input `index` to another value, or to none, and update the users of both values."""
+        """Connect input `index` to another value, and update the users of both values.
+
+        If `value` is None, the input becomes absent.
+        """
         self.read_at([index], value)
 
     def read_at(self, indices: Iterable[int], value: Value | None) -> None:
-        """Connect the inputs at `indices` to another value (None: to none), and update the users of both values."""
+        """Connect the inputs with these indices to another value, and update the users of both values.
+
+        If `value` is None, the inputs become absent.
+        """
         inputs = list(self.inputs)
         for index in indices:
             old, inputs[index] = inputs[index], value
@@ -159,7 +165,7 @@ class NodeList(Sequence[Node]):
         self._indexed: list[Node] | None = None
 
     def insert_before(self, place: Node | None, node: Node) -> None:
-        """Insert a node before `place`, or at the end if `place` is None."""
+        """Insert `node` before the node `place`, or at the end if `place` is None."""
         previous = self._previous[place]
         self._next[previous], self._next[node] = node, place
         self._previous[node], self._previous[place] = previous, node
@@ -177,7 +183,7 @@ class NodeList(Sequence[Node]):
         return self._previous[None]
 
     def behind(self, place: Node | None) -> Iterator[Node]:
-        """Yield the nodes after `place`, or all nodes if `place` is None."""
+        """Yield the nodes after the node `place`, or all nodes if `place` is None."""
         node = self._next[place]
         while node is not None:
             yield node
@@ -268,18 +274,20 @@ class Graph:
 
     @nodes.setter
     def nodes(self, nodes: Iterable[Node]) -> None:
+        """Replace all nodes; `nodes` must be in topological order."""
         self._nodes = NodeList(nodes)
 
     @property
     def outputs(self) -> Sequence[Value]:
         """Return the values that the model's caller reads, in the order of `output_names`.
 
-        Assign a whole sequence to change them.
+        To change the outputs, assign a whole new sequence to this property.
         """
         return self._outputs
 
     @outputs.setter
     def outputs(self, values: Iterable[Value]) -> None:
+        """Replace the values that the model's caller reads."""
         self._outputs, self._places = list(values), {}
         for place, value in enumerate(self._outputs):
             self._places.setdefault(value, []).append(place)
@@ -289,7 +297,7 @@ class Graph:
         return name in self._names
 
     def fresh_name(self, preferred: str) -> str:
-        """Reserve and return the name `preferred`, with a number appended if another value has it."""
+        """Reserve and return an unused name: `preferred`, with a number appended if a value already has that name."""
         return self._names.take(preferred)
 
     def release_name(self, value: Value) -> None:
@@ -297,7 +305,7 @@ class Graph:
         self._names.release(value.name)
 
     def rename(self, value: Value, name: str) -> None:
-        """Rename a value; do nothing if another value of the graph has the name already."""
+        """Rename a value to exactly `name`; do nothing if another value of the graph has that name already."""
         if name not in self._names:
             self.release_name(value)
             value.name = self.fresh_name(name)
@@ -318,10 +326,11 @@ class Graph:
         """Add a constant and return its value.
 
         Args:
-            name: Preferred name.
+            name: Preferred name; a number is appended if it is in use.
             data: Elements.
-            quant: Scale and zero point of quantized elements.
-            dtype: Element type, if numpy lacks it: integers below 8 bits are stored in bytes.
+            quant: Scale and zero point of quantized elements; None for other elements.
+            dtype: Element type, if numpy lacks it: integers below 8 bits are stored in bytes. None for the type of
+                `data`.
         """
         return Value(self.fresh_name(name), TensorType(data.shape, dtype or DType.of(data), quant), data)
 
@@ -406,7 +415,7 @@ class Graph:
 
     @contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
-        """Report all changes made within the `with` block to `watcher`."""
+        """Notify `watcher` of each node that is added or changed within the `with` block."""
         self._watcher = watcher
         try:
             yield
@@ -467,7 +476,10 @@ class Graph:
         return other
 
     def inline(self, body: Graph, inputs: Sequence[Value]) -> list[Value]:
-        """Append the nodes of `body`, which read `inputs` in place of its inputs, and return its outputs' values."""
+        """Append copies of the nodes of `body`, and return the values that correspond to its outputs.
+
+        The nodes read `inputs` in place of the inputs of `body`, in order.
+        """
         values: dict[Value | None, Value | None] = {None: None, **dict(zip(body.inputs, inputs, strict=True))}
 
         def here(value: Value | None) -> Value | None:
@@ -503,7 +515,10 @@ class Graph:
 
 
 def with_bodies(op: Operator, other: Callable[[Graph], Graph]) -> Operator:
-    """Return a copy of an operator in which each nested graph (`bodies`) is replaced by `other(body)`."""
+    """Return a copy of an operator in which each nested graph (`Operator.bodies`) is replaced by `other(body)`.
+
+    An operator without nested graphs is returned unchanged.
+    """
     bodies = {f.name: getattr(op, f.name) for f in fields(op) if isinstance(getattr(op, f.name), Graph)}
     return replace(op, **{name: other(body) for name, body in bodies.items()}) if bodies else op
 

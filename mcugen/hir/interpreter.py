@@ -13,10 +13,13 @@ from mcugen.hir.traits import Cell
 from mcugen.hir.types import Array
 
 Reference = Callable[[Node, Sequence[Array]], Sequence[Array]]
-"""Replacement for an operator's own `evaluate`: computes the results of a node from its present inputs."""
+"""Replacement for an operator's own `evaluate`: a function that computes the outputs of a node.
+
+Its arguments are the node and the arrays of the inputs that are present.
+"""
 
 Observer = Callable[[Node, list[Array]], None]
-"""Called before a node is evaluated, with the node and the arrays of its present inputs."""
+"""A function that is called before each node is evaluated, with the node and the arrays of its present inputs."""
 
 
 def evaluate_node(node: Node, arrays: list[Array], reference: Reference | None = None) -> tuple[Array, ...]:

@@ -21,7 +21,7 @@ MAX_NAME_CHARACTERS = 40
 
 _ROLE = re.compile(r"\.[a-z]+$")
 _NOISE = re.compile(
-    r"(^(StatefulPartitionedCall/)+|_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant|_output)+",
+    r"(^(StatefulPartitionedCall/)+|_?output_\d+|_?(de)?quantizelinear|_raw_output_*\d*|_prequant|_dequant(?!ized)|_output)+",
     re.IGNORECASE,
 )
 """Parts of names that exporters and quantizers add."""
@@ -40,11 +40,11 @@ _LAYOUT_OPERATORS = frozenset({"transpose"})
 
 @dataclass(frozen=True)
 class LayerSource:
-    """What a layer is named after.
+    """The facts about a layer from which its display name is made.
 
     Attributes:
-        result: Name of its first result.
-        origin: Names of the ONNX nodes that it stems from, in their order.
+        result: Name of the layer's first output.
+        origin: Names of the ONNX nodes that the layer stems from, in their order.
         op: Name of its operator.
     """
 
@@ -54,9 +54,9 @@ class LayerSource:
 
 
 def tensor_name(text: str) -> str:
-    """Return a readable name of a tensor or node, from a name that an exporter wrote.
+    """Return a readable name of a tensor or node, made from a name that an exporter wrote.
 
-    Names of fused nodes are joined by semicolons; the first one is used, without the exporter's suffixes.
+    Exporters join the names of fused nodes by semicolons: the first one is used, without the exporter's suffixes.
     """
     role = _ROLE.search(text)
     name = text[: role.start()] if role else text
@@ -75,7 +75,10 @@ def _names_operator(node: str, op: str) -> bool:
 
 
 def main_node(source: LayerSource) -> str:
-    """Return the name of the ONNX node that a layer is named after, as the model spells it; "" if no node has one."""
+    """Return the name of the ONNX node that a layer is named after, as spelled in the model.
+
+    The result is "" if the layer stems from no ONNX node with a name.
+    """
     nodes = [node for node in source.origin if node]
     named_after = [node for node in nodes if _names_operator(node, source.op)]
     if not named_after and source.op in _LAYOUT_OPERATORS:
@@ -84,15 +87,19 @@ def main_node(source: LayerSource) -> str:
 
 
 def computes_named_node(source: LayerSource) -> bool:
-    """Return whether the node that a layer is named after is called like the layer's operator."""
+    """Return whether the ONNX node that a layer is named after seems to be of the layer's own operator.
+
+    This is the case if the node's name contains the operator's name, such as "conv1/Conv" for a convolution.
+    """
     return _names_operator(main_node(source), source.op)
 
 
 def name_results(sources: Iterable[LayerSource]) -> dict[str, str]:
-    """Return the name of each layer, unique among the layers, by the name of its first result.
+    """Return the display name of each layer, unique among the layers; the key is LayerSource.result.
 
-    If several layers stem from one node, the node's name goes to the first layer that computes the node's operator, or
-    else to the last layer. The other layers are called after the node and what they do for it: "conv1.transpose".
+    If several layers stem from one ONNX node, the node's name goes to the first layer that computes the node's
+    operator, or else to the last layer. The names of the other layers are the node's name with their own operator
+    appended: "conv1.transpose".
     """
     by_result = {source.result: source for source in sources}
     nodes = {result: main_node(source) for result, source in by_result.items()}
@@ -122,7 +129,10 @@ def _suffix(source: LayerSource) -> str:
 
 
 def number_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names with a number appended to each repeated one, such as those of two parts of one layer."""
+    """Return the names in order, with a number appended to the second and each further occurrence of a name.
+
+    Equal names are those of parts of one layer, for example.
+    """
     listed_names = list(names)
     used, taken = Names(listed_names), set[str]()
     numbered = []
@@ -133,7 +143,7 @@ def number_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def name_nodes(graph: Graph) -> dict[Node, str]:
-    """Return the name of each node of a graph."""
+    """Return the display name of each node of a graph, by the rule of `name_results`."""
     names = name_results(source_of(node) for node in graph.nodes)
     return {node: names[node.outputs[0].name] for node in graph.nodes}
 
@@ -147,14 +157,14 @@ def name_results_of(graph: Graph) -> dict[str, str]:
 
 
 def source_of(node: Node) -> LayerSource:
-    """Return what a node is named after."""
+    """Return the facts from which the display name of a node is made."""
     return LayerSource(node.outputs[0].name, node.origin, node.op.name)
 
 
 def shorten_name(name: str, max_characters: int = MAX_NAME_CHARACTERS) -> str:
-    """Return a name of at most `max_characters`; of a longer name the middle is left out.
+    """Return a name of at most `max_characters`; in a longer name, the middle is replaced by an ellipsis.
 
-    Names begin with a place in the model and end with an operation or a number, so both ends tell names apart.
+    Names begin with a position in the model and end with an operation or a number, so both ends tell names apart.
     """
     if len(name) <= max_characters:
         return name
@@ -170,14 +180,14 @@ def find_layer(
     is_candidate: Callable[[Node], bool] = lambda node: True,
     rule: str = "must name a layer of the model",
 ) -> Node:
-    """Return the layer that the user calls `text`: by its name, its results, its ONNX nodes, or a part of these.
+    """Return the layer that the user calls `text`: by its display name, outputs, ONNX nodes, or a part of these.
 
     Args:
         graph: The graph with the layers.
         text: What the user wrote.
-        option: The option that names the layer, for messages.
-        is_candidate: Whether the option may name a node.
-        rule: What the option demands, for the message if no layer has such a name.
+        option: The command-line option that names the layer, for messages.
+        is_candidate: Returns whether the option may name a given node.
+        rule: What the option demands, as a phrase for the message if no layer has such a name.
 
     Raises:
         UsageError: No candidate has such a name, or several have; the message lists the candidates.

@@ -15,11 +15,12 @@ class Lesson:
 
     Attributes:
         target: Name of the input that holds the expected output.
-        rate: Name of the input that holds the learning rate.
+        rate: Name of the input that holds the learning rates, one for each entry of `layers`.
         loss: Name of the output that holds the loss.
-        states: The input that each output becomes in the next call: weights and the optimizer's state.
-        layers: Names of the trained layers; each has an entry in the vector of learning rates.
-        first: Initial values of states, by input; other states start as zeros.
+        states: For each output that is a state (weights or the optimizer's state), the name of the input that it
+            becomes in the next call.
+        layers: Names of the trained layers.
+        first: Initial values of states, by the name of the input; other states start as zeros.
         classes: Number of classes if the target is a class index, else 0.
         what: Description of the loss, for messages.
         learning: Description of how the states are updated, for messages.

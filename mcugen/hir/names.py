@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Names:
-    """A set of names in use, which finds unused names by appending a number in amortized constant time."""
+    """A set of names in use, which finds unused names by appending a number."""
 
     def __init__(self, used: Iterable[str] = (), separator: str = ".") -> None:
         self._taken = set(used)

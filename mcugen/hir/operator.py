@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Permutation = tuple[int, ...]
 """Order of axes of a transposition: entry i is the input axis that becomes output axis i."""
 IntegerForm = tuple["Operator", Sequence["Value | None"]]
-"""An integer operator and its inputs, which replace a float operator between Dequantize and Quantize."""
+"""An integer operator and its inputs, which replace a float operator between Dequantize and Quantize nodes."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Signature:
 
 @dataclass(frozen=True)
 class Channels:
-    """Dependence of output channels on input channels, and the operator for fewer channels, for pruning.
+    """The dependence of an operator's output channels on its input channels, for pruning.
 
     Channels are indices of the last axis. Constants listed in `Weighted.weight_axes` have their channels on the axis
     given there.
 
     Attributes:
-        sources: For each input, an array with the only input channel that each output channel depends on, or −1 if it
-            depends on none. None if the input is read as a whole or not channel by channel.
-        narrowed: Returns the operator for a given number of output channels; its inputs have as many channels.
+        sources: For each input, an array with the index of the only input channel that each output channel depends on,
+            or −1 if it depends on none. None if an output channel may depend on several channels of the input.
+        narrowed: Returns the operator for a given number of output channels, whose inputs have as many channels.
         sums: Whether each output channel is a sum over all channels of input 0, weighted by the last axis of input 1.
         leaves: Whether some of these sums have fewer terms, because a window extends beyond the input.
     """
@@ -75,8 +75,8 @@ class RowWindow:
         stride: Number of rows between the windows of successive steps.
         before: Number of rows above the input that the first window includes.
         fill: Value of rows and columns outside the input.
-        sides: Number of columns of `fill` before and after each row, on the axis behind `axis`.
-        goes_on: Whether some steps read only a row behind the last row of the input.
+        sides: Number of columns of `fill` to add before and after each row, along the axis after `axis`.
+        goes_on: Whether the windows of some steps lie completely after the last row of the input.
         repeats: Whether rows outside the input repeat the first or last row instead of holding `fill`.
     """
 
@@ -91,7 +91,7 @@ class RowWindow:
 
     @property
     def leaves(self) -> bool:
-        """Return whether the window can extend beyond the input."""
+        """Return whether some window can extend beyond the input, so that it includes rows or columns of padding."""
         return self.span > 1 or self.before > 0 or self.goes_on or any(self.sides)
 
 
@@ -120,14 +120,15 @@ class RowForm:
 
 @dataclass(frozen=True)
 class ElementRun:
-    """The elements of a tensor that a shard reads or writes: one contiguous run, or equally spaced short runs.
+    """The elements of a tensor that a shard reads or writes: one contiguous range, or equally spaced short ranges.
 
     With a `pitch`, only the last axis is contiguous: for example some channels of every pixel.
 
     Attributes:
-        at: Row-major index of the first element.
-        shape: Shape of the run, seen as a tensor.
-        pitch: Distance in elements between the starts of consecutive rows of the last axis; None if all are contiguous.
+        at: Row-major index of the first element in the whole tensor.
+        shape: Shape of the selected elements, seen as a tensor.
+        pitch: Distance in elements between the starts of consecutive rows of the last axis; None if all elements are
+            contiguous.
     """
 
     at: int
@@ -136,12 +137,12 @@ class ElementRun:
 
     @property
     def count(self) -> int:
-        """Return the number of elements in the run."""
+        """Return the number of selected elements."""
         return math.prod(self.shape)
 
     @property
     def elements(self) -> slice | Array:
-        """Return the row-major indices of the run's elements in the whole tensor, as a slice or an index array."""
+        """Return the row-major indices of the selected elements in the whole tensor, as a slice or an index array."""
         if self.pitch is None:
             return slice(self.at, self.at + self.count)
         rows = np.arange(self.count // self.shape[-1]) * self.pitch
@@ -150,19 +151,19 @@ class ElementRun:
 
     @property
     def end(self) -> int:
-        """Return the row-major index, in the whole tensor, after the run's last element."""
+        """Return the row-major index, in the whole tensor, of the element after the last selected one."""
         between = 0 if self.pitch is None else (self.count // self.shape[-1] - 1) * (self.pitch - self.shape[-1])
         return self.at + self.count + between
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One part of a partitioned output, and what computes it.
+    """One part of a layer's output that can be computed independently, and the operator that computes it.
 
     Attributes:
         op: Operator that computes the part.
-        reads: The run of each input that it reads; None for the whole input.
-        writes: The run of the output that it computes.
+        reads: For each input, the elements that the operator reads, as a tensor of its own; None for the whole input.
+        writes: The elements of the layer's output that the operator computes.
     """
 
     op: Operator
@@ -175,8 +176,8 @@ class Partition:
     """A way to partition the output of an operator into independent shards.
 
     Attributes:
-        length: Number of units, such as rows or groups of channels; each shard takes a range of them.
-        shard: Returns the shard of the units from `start` to before `stop`.
+        length: Number of units, such as rows or groups of channels, that the output consists of.
+        shard: Function of `start` and `stop` that returns the shard with the units from `start` to before `stop`.
     """
 
     length: int
@@ -189,7 +190,7 @@ def row_axis(shape: Sequence[int]) -> int | None:
 
 
 ROWS_AT_ONCE = (4, 3, 2, 5, 7, 1)
-"""Numbers of matrix rows that one step of row-by-row computation takes, in order of preference.
+"""Numbers of matrix rows that one step of row-by-row computation may process, in order of preference.
 
 The first one that divides the number of rows is used. Kernels read or pack the weights once for all rows of a step.
 """
@@ -252,7 +253,7 @@ class Operator(FrozenByPosition):
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Return, for each graph in `bodies`, the largest number of times that it runs in one inference."""
+        """Return, for each graph in `bodies`, the most times that one evaluation of the operator runs the graph."""
         return (1,) * len(self.bodies)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -268,12 +269,12 @@ class Operator(FrozenByPosition):
         raise NotImplementedError
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Return lower and upper bounds of the elements of each output; None where nothing is known.
+        """Return lower and upper bounds of the elements of each output; None for an output without known bounds.
 
         Args:
             sig: Types of inputs and outputs.
-            inputs: Bounds of each input, in the order of `evaluate`; None if unknown. Both bounds of a constant are one
-                array.
+            inputs: Bounds of each input, in the order of `evaluate`; None if unknown. For a constant, the same array is
+                the lower and the upper bound.
         """
         ends = [bounds for bounds in inputs if bounds is not None]
         if not self.rises or not ends or len(ends) < len(inputs):
@@ -287,15 +288,15 @@ class Operator(FrozenByPosition):
         return self.moves_data
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates of one inference, padding included."""
+        """Return the number of multiply-accumulates of one inference; those with padding elements count too."""
         return 0
 
 
 class FunctionFamily(Operator):
-    """Base of operators that compute one of several functions, such as reductions, which their name contains.
+    """Base of operators that compute one of several functions, such as reductions; their name contains the function.
 
     Attributes:
-        spelling: Format of the operator's name, which is then converted to lower case.
+        spelling: Format string of the operator's name, which is then converted to lower case.
         functions: The possible functions.
         function: The function of this operator.
     """

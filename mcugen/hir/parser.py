@@ -28,22 +28,24 @@ _NUMBER = r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf|nan)"
 
 
 class PlaceholderArray(np.ndarray[Any, Any]):
-    """An array of pseudo-random numbers in place of a constant of which a dump shows only a digest.
+    """An array of pseudo-random numbers, in place of a constant whose dump has only a digest instead of the elements.
 
-    The digest is the seed. Arrays computed from it have no digest.
+    The digest is the seed. Arrays computed from the placeholder are ordinary arrays without a digest.
     """
 
     digest: str = ""
 
 
 class PlaceholderScales(tuple[float, ...]):
-    """Pseudo-random scales in place of quantization scales of which a dump shows only a digest, which is the seed."""
+    """Pseudo-random quantization scales, in place of scales whose dump has only a digest, which is the seed."""
 
     digest: str = ""
 
 
 def parse_graph(text: str) -> Graph:
-    """Return the graph that a printed text describes. The modules of its operators must be imported before.
+    """Return the graph that a text in the format of `print_graph` describes.
+
+    The modules that define its operators must be imported before.
 
     Raises:
         UsageError: The text is not well formed; the message names the line.

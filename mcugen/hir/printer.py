@@ -20,7 +20,7 @@ from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
 from mcugen.hir.words import MnemonicTable
 
 MAX_PRINTED_ELEMENTS = 16
-"""Largest number of elements that are printed; longer constants and lists of scales print as a digest."""
+"""Largest number of elements that are printed; of longer constants and lists of scales, only a digest is printed."""
 
 
 def print_graph(graph: Graph) -> str:

@@ -64,12 +64,12 @@ class Weighted:
     """Index of the bias input, a constant that is added to the accumulators in their scale; None without a bias input.
     """
     takes_groups: ClassVar[bool] = False
-    """Whether groups of input channels may have their own scales; the weights then have shape [outputs, inputs]."""
+    """Whether groups of input channels may have separate weight scales; weights then have shape [outputs, inputs]."""
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the im2col matrix of a real input x, [groups, rows, depth]; None if there is none.
+        """Return the im2col matrix of a real input x, [groups, rows, depth]; None if the operator has none.
 
-        The output sums are rows · wᵀ + bias for weights of shape [groups, outputs of a group, depth].
+        For weights of shape [groups, outputs of a group, depth], the output sums are matrix · wᵀ + bias.
         """
         return None
 
@@ -82,17 +82,20 @@ class Weighted:
 
 
 class Interpolating:
-    """An operator whose results lie between input elements, such as a resize: both can share one scale."""
+    """An operator whose results lie between input elements, such as a resize.
+
+    Its input and output can therefore share one quantization scale.
+    """
 
 
 class Clampable(Frozen):
-    """An operator that can clamp its real-valued result at no cost."""
+    """An operator that can clamp its real-valued result at no additional cost."""
 
     clamp: tuple[float, float] | None
     """Lower and upper limit of the result; None if it is not clamped."""
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the operator with its result clamped to [low, high]; None if it cannot do that."""
+        """Return the operator with its result clamped to [low, high]; None if it cannot apply such a clamp."""
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def without_clamp(self) -> Self | None:
@@ -116,7 +119,7 @@ class Permutable:
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return whether the operator is channels first and has faster kernels for channels-last tensors."""
+        """Return whether the operator is channels first but has faster kernels for channels-last tensors."""
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
@@ -129,7 +132,10 @@ class Permutable:
         raise NotImplementedError
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """Return the permutation of the output if the inputs are transposed by `perm`; None if there is none."""
+        """Return the permutation of the output that results if all inputs are transposed by `perm`.
+
+        Return None if the operator does not commute with this transposition.
+        """
         return perm
 
 
@@ -145,13 +151,16 @@ class Rowwise:
     """An operator that can compute its output row by row, from windows of input rows."""
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the next rows of the output from windows of input rows; None if that is impossible."""
+        """Return how to compute the next rows of the output from windows of input rows.
+
+        Return None if these types do not allow computation row by row.
+        """
         raise NotImplementedError
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form that reads rows without padding columns, because the kernel pads them itself.
+        """Return the row form that reads rows without padding columns, because the kernel pads the rows itself.
 
-        By default it equals `by_rows`.
+        Return None if there is no such form. By default, the result is that of `by_rows`.
         """
         return self.by_rows(sig)
 
@@ -163,21 +172,21 @@ class Columnwise:
         """Return the operator that computes only the output columns `start` to before `stop`, and the columns it reads.
 
         Returns:
-            The operator, the first input column that it reads, and the column behind the last one; None if that is
-            impossible.
+            The operator, the first input column that it reads, and the column after the last one that it reads. None if
+            the operator cannot compute these columns alone.
         """
         raise NotImplementedError
 
 
 class Partitionable:
-    """An operator whose output can be partitioned into independent shards otherwise than by rows of equal windows."""
+    """An operator whose output can be partitioned into independent shards, not only by rows of equal windows."""
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
         """Return the ways to partition the output, the preferred one first; empty if there is none."""
         raise NotImplementedError
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a layer with some of the output channels, and their weights only, computes equal values.
+        """Return whether a layer of some of the output channels, with their weights only, computes equal values.
 
         The narrower layer has the weights and biases (axis 0) of these channels (last axis of the output). This must
         hold for any number of pixels or rows.
@@ -189,7 +198,10 @@ class Simplifiable:
     """An operator that can sometimes be replaced by a cheaper value, such as a reshape to the same shape."""
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return a value that equals the only output of `node` and is cheaper to compute; None if there is none."""
+        """Return a value that always equals the only output of `node` and is cheaper to compute; None if there is none.
+
+        The method may add nodes to `graph` to compute the value.
+        """
         raise NotImplementedError
 
 
@@ -197,13 +209,21 @@ class Expressible:
     """An operator that can be exported as one ONNX node."""
 
     prefers_source: ClassVar[bool] = False
-    """Whether an export uses the ONNX nodes of the imported model, if these compute the result, instead of `onnx_form`.
+    """Whether ONNX export prefers to copy the nodes of the imported model that compute the result.
+
+    If False, or if the source model has no tensor with this result, the node from `onnx_form` is written first.
     """
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return the ONNX operator, its attributes and its further constant inputs, which compute the same real values.
+        """Return the one ONNX node that computes the same real values as this operator, without its clamp.
 
-        A clamp is left out. Return None if no single ONNX node is equal; exports then use the model's own nodes.
+        Return None if no single ONNX node does; exports then copy the imported model's own nodes.
+
+        Args:
+            sig: Types of inputs and outputs.
+
+        Returns:
+            The ONNX operator's name, its attributes by name, and its constant inputs beyond those of this operator.
         """
         raise NotImplementedError
 
@@ -212,11 +232,17 @@ class Partial:
     """An operator with several outputs that can omit those that are not needed."""
 
     def keeping(self, needed: Sequence[bool]) -> Operator | None:
-        """Return the operator with only the needed outputs, in order; None if it always computes all outputs."""
+        """Return the operator with only the outputs that are marked in `needed`, in order.
+
+        Return None if the operator always computes all outputs.
+        """
         raise NotImplementedError
 
     def computed(self, needed: Sequence[bool]) -> Sequence[bool]:
-        """Return, for each output, whether the operator computes it if the outputs marked in `needed` are needed."""
+        """Return, for each output, whether the operator computes it if the outputs marked in `needed` are needed.
+
+        An operator may compute outputs that are not needed, because others depend on them.
+        """
         return needed
 
 
@@ -226,12 +252,15 @@ class Stepwise:
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
         """Return the row-major offset and the size, in elements, of the last time step within a stacked `output`.
 
-        Return None if that part does not equal a final state of the operator.
+        Return None if that time step does not equal a final state that the operator also outputs.
         """
         raise NotImplementedError
 
     def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
-        """Return the final state that equals the last time step of a stacked `output`; add it if missing."""
+        """Return the final state that equals the last time step of a stacked `output`.
+
+        If the node lacks that output, it is added to the node first.
+        """
         raise NotImplementedError
 
 
@@ -241,7 +270,7 @@ class Widenable:
     def widened_bytes(self, sig: Signature) -> int:
         """Return the bytes of the weights if they are stored in the wider type that kernels compute with.
 
-        The result is 0 if they must stay narrow.
+        The result is 0 if the weights cannot be stored in the wider type.
         """
         raise NotImplementedError
 
@@ -254,7 +283,7 @@ class Windowed:
     """An operator without multiply-accumulates that reads overlapping windows, such as a pool."""
 
     def reads(self, sig: Signature) -> int:
-        """Return the number of elements under all windows, padding included."""
+        """Return the number of elements that all windows of one inference read; padding elements count too."""
         raise NotImplementedError
 
 
@@ -267,7 +296,11 @@ class Cell:
     matrices: ClassVar[tuple[int, ...]] = ()
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
-        """Return the internal tensors that need quantization parameters (for example the state), by role."""
+        """Compute the internal tensors that need quantization parameters, such as the state, on given real inputs.
+
+        Returns:
+            Each internal tensor by its role, a name that the operator chooses.
+        """
         raise NotImplementedError
 
     def evaluate_batch(
@@ -280,7 +313,7 @@ class Cell:
         raise NotImplementedError
 
     def can_expand(self, node: Node) -> bool:
-        """Return whether this node can be written as integer nodes."""
+        """Return whether this node can be replaced by several integer nodes."""
         raise NotImplementedError
 
     def outputs_of_one_scale(self, node: Node) -> list[Value]:
@@ -289,7 +322,10 @@ class Cell:
 
 
 class Saturating:
-    """An operator, such as a sigmoid, whose flat ends hide errors: accuracy is measured at its input instead."""
+    """An operator, such as a sigmoid, that is flat at the ends of its range, where it hides errors of its input.
+
+    Quantization therefore measures accuracy at the input of such an operator.
+    """
 
     @property
     def saturates(self) -> bool:
@@ -298,7 +334,7 @@ class Saturating:
 
 
 def weight_axes(op: Operator) -> Mapping[int, int]:
-    """Return the indices of constant inputs that hold weights, each with the axis of its scales.
+    """Return the indices of an operator's inputs that hold constant weights, each with the axis of per-channel scales.
 
     The result is empty for operators without weights.
     """
@@ -336,9 +372,12 @@ def carried(op: Operator, sig: Signature, perm: Permutation) -> Permutation | No
 
 
 def row_form(op: Operator, sig: Signature, *, is_narrow: bool = False) -> RowForm | None:
-    """Return `Rowwise.by_rows` of an operator (`by_narrow_rows` if `is_narrow`); None without the trait.
+    """Return the row form of an operator; None if the operator cannot be computed row by row.
 
-    With `is_narrow`, the rows have no padding columns.
+    Args:
+        op: The operator.
+        sig: Types of the whole tensors.
+        is_narrow: Whether to return the form that reads rows without padding columns (`Rowwise.by_narrow_rows`).
     """
     if not isinstance(op, Rowwise):
         return None
@@ -362,7 +401,10 @@ def _makes_any_rows(form: RowForm, sig: Signature) -> bool:
 
 
 def partition_by_rows(form: RowForm, sig: Signature) -> Sequence[Partition]:
-    """Return the partition by rows if each output row needs only the same rows of the inputs; else an empty tuple."""
+    """Return the partition by rows, as a tuple of one, if each output row needs only the same rows of the inputs.
+
+    Otherwise, return an empty tuple.
+    """
     windows = [window for window in form.windows if window is not None]
     if form.finish or not windows or any(w.before or w.goes_on or any(w.sides) or w.span != w.stride for w in windows):
         return ()
@@ -385,9 +427,9 @@ def partition_by_rows(form: RowForm, sig: Signature) -> Sequence[Partition]:
 
 
 def run_along(shape: Shape, axis: int, start: int, stop: int) -> ElementRun:
-    """Return the run of a tensor of this shape with the entries `start` to before `stop` along `axis`.
+    """Return the elements of a tensor of this shape with indices `start` to before `stop` along `axis`.
 
-    All axes before `axis` must have length 1.
+    All axes before `axis` must have length 1, so that the elements are contiguous.
     """
     return ElementRun(start * math.prod(shape[axis + 1 :]), (*shape[:axis], stop - start, *shape[axis + 1 :]))
 
@@ -398,10 +440,13 @@ def clamp_of(op: Operator) -> tuple[float, float] | None:
 
 
 def readers_behind(value: Value, moves: Callable[[Node], bool] = lambda node: node.op.moves_data) -> list[Node]:
-    """Return the nodes that compute with a value: its readers, or the readers behind nodes that only move data.
+    """Return the nodes that compute with a value: its readers, or the readers of results of nodes that only move data.
 
-    `moves` tells which nodes only move data. Each node is listed once, in the order in which a walk along the uses
-    meets it.
+    Each node is listed once, in the order of the search along the uses.
+
+    Args:
+        value: The value.
+        moves: Returns whether a node only moves data.
     """
     visited: dict[Node, None] = {}
     stack = value.users[::-1]

@@ -54,14 +54,14 @@ class DType(Enum):
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
-        """Return the numpy dtype. Types below 8 bits are stored in one byte per element."""
+        """Return the numpy dtype that holds the elements. Types below 8 bits use one byte for each element."""
         return np.dtype(
             {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}.get(self.value, self.value)
         )
 
     @cached_property
     def nbytes(self) -> int:
-        """Return the bytes per element, which numpy and C share."""
+        """Return the bytes of one element, equal in numpy and C; types below 8 bits take one byte."""
         return self.numpy.itemsize
 
     @cached_property
@@ -112,7 +112,7 @@ def _of_numpy(dtype: np.dtype[Any]) -> DType:
 
 
 def as_stored(array: Array) -> Array:
-    """Return the elements as C stores them: narrow floats as integers that hold their bits."""
+    """Return the elements as C stores them: narrow floats as unsigned integers with the same bits; others unchanged."""
     return array.view(f"u{array.itemsize}") if DType.of(array).is_narrow_float else array
 
 
@@ -183,12 +183,12 @@ class TensorType:
 
     @property
     def q(self) -> QuantParams:
-        """Return the quantization parameters of a tensor that must have them."""
+        """Return the quantization parameters of a tensor that is known to be quantized."""
         assert self.quant is not None, f"{self} is not quantized"
         return self.quant
 
     def with_shape(self, shape: Shape, layout: Layout = Layout.NONE) -> TensorType:
-        """Return the type of the same elements in another shape."""
+        """Return the type of the same elements in another shape; by default without a known channel axis."""
         return replace(self, shape=shape, layout=layout)
 
     def with_quant(self, quant: QuantParams | None) -> TensorType:
@@ -206,7 +206,7 @@ class TensorType:
 
 
 def required(inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
-    """Return the types of inputs; raise ModelError if one of the inputs is absent."""
+    """Return the types of inputs that must all be present; raise ModelError if one of the inputs is absent."""
     types = tuple(tensor_type for tensor_type in inputs if tensor_type is not None)
     assert len(types) == len(inputs)
     return types

@@ -12,14 +12,18 @@ from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.types import Layout, TensorType
 
 NodeState = tuple[object, ...]
-"""The objects on which the verification of a node depends: operator, operands, types and constants."""
+"""The objects on which the verification of a node depends: operator, operands, types and constants.
+
+The node needs no new verification as long as all of these are the same objects.
+"""
 
 
 class Verifier:
-    """A checker of HIR invariants for one graph, which it can verify again and again while passes change it.
+    """A checker of HIR invariants for one graph, which passes change between the checks.
 
-    A node's operator, operands, types and constants are immutable objects that can only be replaced. A node is
-    verified again only if one of them is another object than before. The verifier trusts no statement of a pass.
+    A node's operator, operands, types and constants are immutable objects that can only be replaced. A node is verified
+    again only if one of them was replaced since the last check. The verifier does not rely on passes to report their
+    changes.
     """
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ AttributeValues = Mapping[str, object]
 
 
 class MnemonicTable:
-    """The names (mnemonics) of operators in dumps, with the operator class that each one stands for.
+    """A table of the names (mnemonics) of operators in dumps, each with the operator class that it stands for.
 
-    If two operators share a mnemonic, the second one has the name of its class instead.
+    If two operators share a mnemonic, the second one is printed with the name of its class instead.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,10 @@ class MnemonicTable:
         return type(op).__name__, {}
 
     def made(self, word: str, attributes: AttributeValues) -> Operator | None:
-        """Return a new operator for a mnemonic and attribute values from a dump; None if one of them is unknown."""
+        """Return a new operator for a mnemonic and attribute values from a dump.
+
+        Return None if the mnemonic or an attribute is unknown.
+        """
         family, implied = self._known.get(word, (None, {}))
         if family is None or not attributes.keys() <= {f.name for f in fields(family)} - implied.keys():
             return None

@@ -26,7 +26,7 @@ CONV_KERNELS: tuple[Kernel, ...] = (
     *weighted.PORTABLE_CONV,
     *compressed_weights.COMPRESSED_DENSE,
 )
-"""Kernels of convolutions, in order of preference."""
+"""All of mcugen's kernels of convolutions, in order of preference."""
 
 DENSE_KERNELS: tuple[Kernel, ...] = (
     *helium.HELIUM_DENSE,
@@ -36,4 +36,4 @@ DENSE_KERNELS: tuple[Kernel, ...] = (
     *weighted.PORTABLE_DENSE,
     *compressed_weights.COMPRESSED_DENSE,
 )
-"""Kernels of fully connected layers, in order of preference."""
+"""All of mcugen's kernels of fully connected layers, in order of preference."""

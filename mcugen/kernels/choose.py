@@ -48,7 +48,8 @@ MAX_FLASH_EXCESS_RATIO = 1 + 1 / 16
 """Largest ratio of the flash of a `flash` plan to the least flash found: the excess may be spent on speed."""
 
 FLASH_TRADE_WEIGHT = 16
-"""Weight of flash relative to time when `flash` plans are compared: saving 1 % of flash may cost 16 % of the time."""
+"""Weight of flash relative to time when plans for goal `flash` are compared: saving 1 % of flash may cost 16 % of the
+time."""
 
 MAX_FLASH_SLOWDOWN = 1.065
 """Largest ratio of the instructions of a `flash` plan to those of `balanced`, where the flash limit allows such a plan.
@@ -58,16 +59,19 @@ AMPLE_MEMORY_FRACTION = 0.25
 """Share of the available RAM and flash. If a fast plan uses no more than this share, memory is ample, and `balanced`
 must not be much slower (MAX_BALANCED_SLOWDOWN)."""
 MAX_BALANCED_SLOWDOWN = 1.25
-"""Largest ratio of the instructions of a `balanced` plan to those of the fastest plan for which memory is ample."""
+"""Largest ratio of the instructions of a `balanced` plan to those of the fastest plan that leaves memory ample
+(AMPLE_MEMORY_FRACTION)."""
 
 MIN_CLEAR_GAIN = 0.08
-"""Smallest relative gain that estimates can tell: `speed` replaces the kernel of `balanced` only by one that saves more
-than this share of the layer's cycles, because cycles per instruction differ between kernels."""
+"""Smallest relative gain that is larger than the error of estimates. `speed` replaces the kernel of `balanced` only by
+one that saves more than this share of the layer's cycles, because cycles per instruction differ between kernels."""
 MIN_TOTAL_GAIN = 0.0025
-"""Smallest share of the cycles of all layers that such a replacement must save."""
+"""Smallest share of the cycles of all layers that replacing a kernel of `balanced` for `speed` must save
+(MIN_CLEAR_GAIN)."""
 
 MAX_DESCENT_ROUNDS = 8
-"""Largest number of rounds of a coordinate descent through all nodes."""
+"""Largest number of rounds of the coordinate descent over kernel choices; each round tries all kernels of every
+node."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +83,27 @@ class Limits:
     flash: int
     """Largest number of bytes of flash that a plan may use."""
     ram_in_use: int = 0
-    """Bytes of RAM that are in use anyway: a node outside of bodies that needs no more counts as needing none."""
+    """Bytes of RAM that other parts of the program use anyway: a node outside of bodies (subgraphs of loops and
+    branches) that needs no more counts as needing none."""
     instructions: float = math.inf
     """Largest number of estimated instructions of all nodes per inference."""
 
     def excess(self, cost: Cost) -> int:
-        """Return the bytes of RAM and flash by which a plan exceeds the limits."""
+        """Return the bytes of RAM plus the bytes of flash by which a plan exceeds the limits; 0 within the limits."""
         return max(cost.ram - self.ram, 0) + max(cost.flash - self.flash, 0)
 
     def miss(self, cost: Cost) -> tuple[int, float]:
-        """Return the bytes and the instructions by which a plan exceeds the limits.
+        """Return the bytes (RAM plus flash) and the instructions by which a plan exceeds the limits.
 
-        Plans are compared by this pair first, then by the goal.
+        Both are 0 within the limits. Plans are compared by this pair first, then by the goal.
         """
         return self.excess(cost), max(cost.instructions - self.instructions, 0.0)
 
     def discount_ram(self, offer: Sequence[Candidate]) -> list[Candidate]:
-        """Return candidates of a node outside of bodies, with RAM set to 0 if they need at most `ram_in_use` bytes."""
+        """Return a node's candidates with RAM set to 0 where they need at most `ram_in_use` bytes.
+
+        The node must be outside of bodies (subgraphs of loops and branches).
+        """
         return [replace(c, ram=0) if c.ram <= self.ram_in_use else c for c in offer]
 
 
@@ -115,7 +123,8 @@ class Candidate:
     stalls: float = 0.0
     """Stall cycles beyond `instructions` that the kernel declares for the core (Kernel.stalls)."""
     load_stalls: float = 0.0
-    """Part of `instructions` that are stall cycles, on loads of constants or by the fitted cycles of the core."""
+    """Part of `instructions` that are stall cycles: waiting for loads of constants, or included in fitted cycles of the
+    core."""
     is_measured: bool = False
     """Whether `instructions` are cycles that were measured on the device."""
 
@@ -132,7 +141,7 @@ class FixedCost:
     ram_bytes: int
     """Largest number of bytes of RAM in use while one of these nodes runs."""
     compared_instructions: float
-    """Instructions of these nodes that are part of a plan's total when plans are compared."""
+    """Instructions per inference of these nodes that are part of a plan's total when plans are compared."""
     uncompared_instructions: float
     """Instructions of these nodes that only count towards the limit of instructions, not when plans are compared.
 
@@ -225,7 +234,10 @@ class KernelChoice:
         return {node: kernel for node, kernel in self._taken(limits).items() if kernel.emit} | self._library
 
     def slowest(self, limits: Limits) -> float:
-        """Return the largest number of instructions that a `balanced` plan may take, without stall cycles."""
+        """Return the largest number of instructions that a `balanced` plan may take, without stall cycles.
+
+        MAX_BALANCED_SLOWDOWN sets this limit, for one inference.
+        """
         offered, fixed_cost = self._offered(limits)
         return _slowest(_without_waits(offered), limits, fixed_cost) + fixed_cost.uncompared_instructions
 
@@ -357,12 +369,12 @@ def _compared(
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
-    """Estimate the instructions of nodes per inference, by the name of their first output.
+    """Estimate the instructions of nodes per inference, by the name of a node's first output.
 
     Args:
         graph: The model.
         costs: Cost model of the CPU.
-        kernels: The kernels of nodes; other nodes are left out.
+        kernels: The kernels of nodes; nodes without a kernel are absent from the result.
     """
     return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
 
@@ -390,8 +402,8 @@ def time_without_choice(
 
 
 WIDENING_INSTRUCTIONS_PER_MAC = 0.45
-"""Instructions per multiply-accumulate to unpack weights of few bits tile by tile, with tiles that serve 32 rows
-each."""
+"""Instructions per multiply-accumulate that unpacking weights of few bits adds, if each unpacked tile of weights serves
+32 rows of the input."""
 
 
 def _time_alone(node: Node, features: frozenset[str], costs: CostTable, goal: str) -> float:
@@ -411,17 +423,17 @@ def _known_time(node: Node, kernel: Kernel, costs: CostTable) -> float:
 
 
 def estimated_cycles(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> float | None:
-    """Estimate the cycles per inference of the nodes that have a kernel, on memory without stalls.
+    """Estimate the cycles per inference of all nodes that have a kernel, on memory without stalls.
 
-    For kernels without fitted cycles, these are the instructions plus the known stall cycles.
+    For kernels without fitted cycles, the estimate is the number of instructions plus the known stall cycles.
 
     Args:
         graph: The model.
         costs: Cost model of the CPU.
-        kernels: The kernels of nodes; other nodes are left out.
+        kernels: The kernels of nodes; other nodes do not count.
 
     Returns:
-        The cycles, or None if no core is known.
+        The sum of cycles, or None if the cost model is for no particular core (CostTable.core).
     """
     if not costs.core:
         return None
@@ -484,7 +496,9 @@ def fitting_kernels(
 def remarks_on_unmeasured(
     graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False
 ) -> dict[Node, str]:
-    """Return a remark for each node at which some of several kernels were not measured, and so are assumed to be slow.
+    """Return a remark, as text, for each node for which several kernels fit, but some of them were not measured.
+
+    The search assumes that kernels that were not measured are slow. Other nodes are absent.
 
     Args:
         graph: The model.
@@ -517,7 +531,8 @@ class LiveMemory:
     saved: int
     """Bytes that are saved because an output overlaps an input."""
     is_free: bool
-    """Whether the outputs are buffers of their own, not parts of larger buffers, so that they may overlap inputs."""
+    """Whether the outputs have buffers of their own, so that they may overlap inputs; False if they are parts of larger
+    buffers."""
 
     def used_bytes(self) -> int:
         """Return the bytes of live buffers less the bytes saved by overlaps."""

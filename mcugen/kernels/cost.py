@@ -21,15 +21,16 @@ from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.memory.loop_tuning import SLOW_FMA
 
 TERMS = ("calls", "macs", "outputs", "inputs", "pixels", "gathered", "weights", "extra")
-"""Terms of the linear cost model, counted by `work` per inference: `pixels` are outputs of one channel, `gathered` are
-elements of im2col patches, `weights` elements of all constants, `extra` is a count that a kernel declares itself."""
+"""Terms of the linear cost model, which `work` counts per inference. Among them, `pixels` are the outputs of one
+channel, `gathered` the elements of im2col patches, `weights` the elements of all constants, and `extra` a count that
+a kernel declares itself."""
 
 FALLBACK_CPU = "cortex-m3"
 """CPU whose costs are used for CPUs without a table: a plain 32-bit CPU."""
 
 COST_TABLE_ALIASES = {"rv32imac": "rv32imc", "cortex-m85": "cortex-m55"}
-"""CPUs that use the cost table of another: no kernel has atomic instructions, and QEMU has no Cortex-M85 to measure
-on."""
+"""CPUs that use the cost table of another CPU, as its name by theirs: they differ in atomic instructions, which no
+kernel has, or cannot be measured, since QEMU has no Cortex-M85."""
 
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
@@ -51,7 +52,8 @@ class KernelCost:
     """The fitted cost of a kernel on one CPU."""
 
     per: Mapping[str, tuple[float, ...]]
-    """Instructions per unit of each of TERMS, by variant of the kernel (Kernel.way); "" if there is only one."""
+    """Instructions per unit of each of TERMS, by variant of the kernel (Kernel.way); the variant is "" if there is only
+    one."""
     code: int
     """Code size of one C function of the kernel, in bytes."""
     cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
@@ -65,8 +67,8 @@ FMA_STALLS = 2
 (mcugen.memory.loop_tuning)."""
 
 SINGLE_CALL_SIZE_FACTOR = 0.5
-"""Size of a function that is called once relative to one that several layers call: an estimate where not measured,
-since the compiler inlines the former."""
+"""Estimated code size of a function that is called once, relative to one that several layers call, where it was not
+measured: the compiler inlines the former."""
 
 UNMEASURED_KERNEL_COST = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 0.0)}, 600)
 """Cost of kernels that were not measured, such as a user's own: an estimate for simple C."""
@@ -75,7 +77,8 @@ UNMEASURED_KERNEL_COST = KernelCost({"": (100.0, 8.0, 8.0, 2.0, 20.0, 0.0, 0.0, 
 DEFAULT_DECODING_COST = KernelCost(
     {"": tuple({"calls": 6000.0, "weights": 15.0}.get(term, 0.0) for term in TERMS)}, 520
 )
-"""Cost of decompressing weights on CPUs where it was not measured."""
+"""Cost of decompressing weights on CPUs where it was not measured: instructions per unit of TERMS, and bytes of
+code."""
 
 INSTRUCTIONS_PER_MAC, INSTRUCTIONS_PER_ELEMENT = 3.0, 8.0
 """Instructions per multiply-accumulate, and per element of the inputs or outputs (the larger count), of layers without
@@ -115,13 +118,11 @@ class CostTable:
     cpu: str = ""
     """Name of the CPU, as in board files."""
     load_stalls: Callable[[Program], float] = no_load_stalls
-    """Function that returns the stall cycles of a layer's program on loads of its constants.
-
-    They count like instructions.
-    """
+    """Function that returns the stall cycles of a layer's program while it waits for loads of its constants, such as
+    weights in slow flash. They count like instructions."""
 
     core: str = ""
-    """Core (such as cortex-m4) whose cycles are used to compare plans by time; "" to compare instructions."""
+    """Core (such as cortex-m4) whose cycles are used to compare plans by time; "" to compare plans by instructions."""
 
     separate_sum_fraction: float = 0.0
     """Fraction of float products that kernels with FloatLoops add by separate instructions: 0, 0.5 or 1.
@@ -129,15 +130,16 @@ class CostTable:
     The fits do not include these instructions."""
 
     once: Mapping[str, int] = field(default_factory=dict)
-    """Measured code size in bytes, by kernel, of a function that is called once: inlined, with all parameters known."""
+    """Measured code size in bytes, by kernel name, of a function that is called once: inlined, with all parameters
+    known."""
 
     several: Mapping[str, int] = field(default_factory=dict)
-    """Measured code size in bytes, by kernel, of a function that several layers call; for kernels absent from
-    `kernels`.
-    """
+    """Measured code size in bytes, by kernel name, of a function that several layers call; for kernels absent from
+    `kernels`."""
 
     soft_floats: int = 0
-    """Bytes of the compiler's soft-float functions, which programs with floats call on CPUs without an FPU."""
+    """Code size in bytes of the compiler's soft-float functions, which programs with floats call on CPUs without an
+    FPU."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Cycles that were measured on the device, by (layer name, kernel name); they replace fitted costs."""
@@ -154,7 +156,10 @@ class CostTable:
         return _total(per, node, kernel) - (FMA_STALLS - 1) * self._apart(node, kernel)
 
     def instructions(self, node: Node, kernel: Kernel) -> float:
-        """Estimate the instructions per inference of a node by a kernel; for simple C if it was not measured."""
+        """Estimate the instructions per inference of a node by a kernel.
+
+        A kernel that was not measured is estimated as simple C (UNMEASURED_KERNEL_COST).
+        """
         fitted = _total(self._per(node, kernel) or UNMEASURED_KERNEL_COST.per[""], node, kernel)
         return fitted + self._apart(node, kernel)
 
@@ -173,7 +178,7 @@ class CostTable:
     def rough_stalls(self, node: Node) -> float:
         """Estimate the stall cycles of float products at a node none of whose kernels was measured.
 
-        Separate additions, on cores where they are faster, are included as instructions.
+        On cores where separate additions are faster than fused ones, the estimate includes their instructions.
         """
         x = node.inputs[0] if node.inputs else None
         if self.core not in SLOW_FMA or x is None or not x.type.dtype.is_float:
@@ -197,11 +202,13 @@ class CostTable:
         """Return the code size of C functions in bytes.
 
         Args:
-            functions: The kernel name of each function, by function key.
-            known: The size of each function in bytes; None: the measured one, or an estimate where there is none.
+            functions: The kernel name of each function, by function key (any hashable that identifies a generated
+                function).
+            known: The size of each function in bytes if it is known; None for the measured one, or an estimate where
+                there is none.
 
         Returns:
-            Bytes by function key, and by kernel name those of the helpers that its functions share.
+            Bytes by function key, and by kernel name the bytes of the static helpers that its functions share.
         """
         own: dict[Hashable, int] = {
             key: self._cost(kernel).code if known is None else known for key, kernel in functions.items()
@@ -214,7 +221,7 @@ class CostTable:
         return self.once.get(kernel, round(SINGLE_CALL_SIZE_FACTOR * cost.code) + cost.shared)
 
     def code_of_several(self, kernel: str) -> int:
-        """Return the bytes of a kernel's function that several layers call; an estimate where it was not measured."""
+        """Return the bytes of a kernel's function that several layers call; an estimate if it was not measured."""
         return self.several.get(kernel, self._cost(kernel).code)
 
     def code_of_helpers(self, kernel: str) -> int:

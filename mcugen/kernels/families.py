@@ -16,7 +16,8 @@ from mcugen.lir.spec import spec_of
 FAMILY_PACKAGES: Mapping[str, str] = {
     CMSIS_NN: "mcugen.kernels.cmsis_nn",
 }
-"""Package of each family. Its LAYERS are the layers that the library computes."""
+"""Name of the Python package of each family of library kernels. The package's LAYERS are the layers that the library
+computes."""
 
 
 @dataclass(frozen=True)

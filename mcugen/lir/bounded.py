@@ -26,13 +26,15 @@ from mcugen.lir.layer_titles import Titles, titles_of
 from mcugen.lir.program import Buffer, Endpoint, Instr, Param, Program, Space
 
 NUM_RANGE_SIZES = 64
-"""Largest number of sizes at which a range is sampled; a smaller range is sampled at each of its sizes."""
+"""Largest number of sizes at which a run-time size with a known range is sampled; a range with fewer sizes is sampled
+at each of them."""
 
 NUM_TRIED_SIZES = 16
-"""Number of values at which each size that the model itself computes is sampled."""
+"""Number of values at which each computed size is sampled: a size that the model computes itself, such as a count."""
 
 MAX_EXHAUSTIVE_RANGE = 4096
-"""Largest number of sizes of a range that is sampled completely if formulas are not found otherwise."""
+"""Largest number of sizes in a range that may be sampled one by one, if samples of the range do not suffice to find
+formulas."""
 
 MAX_SIZE_SYMBOLS = 32
 """Largest number of run-time sizes of a model, since each of them is sampled at several values."""
@@ -40,8 +42,8 @@ MAX_SIZE_SYMBOLS = 32
 MIN_TRIED_SIZES = (10, 72)
 """Smallest number of values at which each run-time size is sampled, in the first and in the second attempt.
 
-Values beyond the size's range are sampled if need be. A formula needs several examples; one that is rounded in steps
-needs many.
+If the size's range has fewer values, values beyond the range are sampled too. A formula is accepted only with several
+samples that confirm it; one with a rounded division needs samples over several periods of the rounding.
 """
 
 _RUN_TIME = ("params", "formulas", "baked", "operands", "inplace", "overlaps")
@@ -49,7 +51,7 @@ _REPORTED = ("name", "reason", "macs", "origin", "note", "op")
 
 
 class SizedModel(Protocol):
-    """A model in which all run-time sizes are fixed to certain values, so that it can be lowered."""
+    """A model in which each run-time size has a fixed value, so that it can be lowered like a model of fixed shapes."""
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
@@ -70,12 +72,16 @@ Build = Callable[[Sizes], SizedModel]
 def merge_sizes(symbols: Sequence[Symbol], build: Build) -> Program:
     """Return one program that is valid for all values of `symbols`, merged from programs for single values.
 
+    The model is lowered for samples of the sizes. Parameters and shapes that differ between the samples become formulas
+    of the sizes.
+
     Args:
         symbols: The run-time sizes, with their ranges.
         build: Returns the model for given sizes.
 
     Raises:
-        UnsupportedError: The model differs between sizes by more than its shapes; the message names the layer.
+        UnsupportedError: The model differs between sizes by more than its parameters and shapes; the message names the
+            layer.
     """
     if len(symbols) > MAX_SIZE_SYMBOLS:
         rule = f"a model must have at most {MAX_SIZE_SYMBOLS} sizes that are known at run time only"
@@ -247,7 +253,11 @@ def _no_formula(fault: str) -> _NoFormulaError:
 
 
 def difference(program: Program, other: Program) -> str:
-    """Describe the first difference of two programs other than in parameters and shapes; "" if there is none."""
+    """Describe the first difference between two programs, except in values of parameters and in shapes.
+
+    Returns:
+        A phrase for an error message; "" if the programs differ in parameters and shapes only.
+    """
     titles = titles_of(program)
     if len(program.instrs) != len(other.instrs) or [i.kernel for i in program.instrs] != [
         i.kernel for i in other.instrs

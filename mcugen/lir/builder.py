@@ -22,12 +22,13 @@ class Builder:
 
     Args:
         program: The program that instructions are appended to.
-        features: CPU features and tuning flags.
-        optimize: The user's goal, such as "balanced".
+        features: Names of the CPU features and tuning flags that kernels may use.
+        optimize: The user's goal: "speed", "ram", "flash" or "balanced".
         choices: The kernels chosen for nodes that several kernels fit.
         any_size: Whether instructions for different run-time sizes must differ in parameters only.
-        remarks: Further text for the reason of a node's kernel, as the report shows it.
-        widens: Whether weights of few bits may be stored in the type of the computation, which is faster.
+        remarks: For some nodes, text that is added to the reason of the node's kernel in the report.
+        widens: Whether weights of fewer bits (such as 4) may be stored in the wider type of the computation, which is
+            faster but takes more flash.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Builder:
         self._units = 0
 
     def select(self, kernels: Sequence[Kernel], node: Node) -> Kernel:
-        """Return the kernel chosen for the node, or the first one that fits it on this CPU."""
+        """Return the kernel chosen for the node (`choices`), else the first of `kernels` that fits it on this CPU."""
         return self._choices.get(node) or next(k for k in kernels if k.fits(node, self.features))
 
     def chosen_library_kernel(self, node: Node) -> Kernel | None:
@@ -86,15 +87,18 @@ class Builder:
         return self._buffers[value]
 
     def operands(self, node: Node, *inputs: str, outputs: Sequence[str] = ("y",)) -> dict[str, Buffer]:
-        """Return the buffers of a node's operands by role; `inputs` and `outputs` name the roles in order.
+        """Return the buffers of a node's operands by role: the name of the kernel parameter that each is passed as.
 
-        Absent inputs are left out.
+        Args:
+            node: The node.
+            inputs: Roles of the node's inputs, in order. Absent optional inputs are left out of the result.
+            outputs: Roles of the node's outputs, in order.
         """
         values = (*zip(inputs, node.inputs, strict=False), *zip(outputs, node.outputs, strict=False))
         return {role: self.buffer(value) for role, value in values if value is not None}
 
     def placed(self, value: Value) -> Buffer | None:
-        """Return the buffer of a value, or None if nothing has asked for it yet."""
+        """Return the buffer of a value, or None if none has been created for it yet; none is created."""
         return self._buffers.get(value)
 
     def alias(self, value: Value, of: Value) -> None:
@@ -111,14 +115,20 @@ class Builder:
             self._buffers.pop(value, None)
 
     def endpoint(self, name: str, value: Value, space: Space) -> Endpoint:
-        """Return the endpoint of a model input, output or state, and move its buffer from the arena to `space`."""
+        """Return a model input, output or state called `name` for a value, and move the value's buffer to `space`.
+
+        Args:
+            name: Public name of the input, output or state.
+            value: The value, whose buffer lies in the arena until then.
+            space: Kind of memory of the endpoint, such as Space.INPUT.
+        """
         buffer = self.buffer(value)
         if buffer.space is Space.ARENA:
             buffer.space = space
         return Endpoint(name, value.type.shape, value.type.dtype, value.type.quant, buffer)
 
     def const(self, name: str, data: Array) -> Buffer:
-        """Return a constant in flash; identical ones are stored once."""
+        """Return the buffer in flash of a constant with elements `data`; equal constants share one buffer."""
         data = np.ascontiguousarray(data)
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
@@ -126,9 +136,9 @@ class Builder:
         return self._shared[key]
 
     def growing_const(self, name: str, data: Array) -> Buffer:
-        """Return a buffer for a one-dimensional constant in flash; shorter constants may share its beginning.
+        """Return a buffer in flash that begins with the elements of a one-dimensional constant.
 
-        If one such constant is a prefix of another, both are stored once.
+        If one such constant is a prefix of another one, both share the buffer of the longer one.
         """
         for buffer in self._growing:
             assert buffer.data is not None
@@ -140,11 +150,11 @@ class Builder:
         return self._growing[-1]
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
-        """Return a new scratch buffer, which lives during one instruction."""
+        """Return a new scratch buffer of `count` elements of type `dtype`, live during one instruction only."""
         return self._new(name, dtype, count, Space.ARENA)
 
     def call(self, node: Node, call: Call) -> Instr:
-        """Append an instruction that computes (a part of) `node`."""
+        """Append an instruction that calls a kernel to compute `node` or a part of it, and return the instruction."""
         kernel = call.kernel
         types, macs = self._facts_of(node)
         instr = Instr(
@@ -185,16 +195,16 @@ class Builder:
         case: int | None = None,
         overlaps: Sequence[Overlap] = (),
     ) -> None:
-        """Append the marker that begins or ends a block.
+        """Append the marker instruction that begins or ends a block.
 
         Args:
             node: The node that the block belongs to.
             control: Kind of the marker.
             operands: Role, access and buffer of the marker's operands.
-            steps: Number of iterations, for FOR.
-            events: Case of each event, for STREAM.
-            case: Number of the case, for CASE.
-            overlaps: How outputs of the block may overlap its inputs.
+            steps: Number of iterations; only for FOR, else None.
+            events: Number of the case that each event runs, in order; only for STREAM.
+            case: Number of the case; only for CASE, else None.
+            overlaps: How far outputs of the block may overlap its inputs in memory.
         """
         types, macs = self._facts_of(node)
         instr = Instr(
@@ -233,8 +243,8 @@ class Builder:
             node: Node that the move belongs to.
             source: Buffer to read.
             target: Buffer to write.
-            note: Description.
-            part: Bytes to copy; by default as many as both buffers have, from their starts.
+            note: Description of the move in listings.
+            part: Bytes to copy; None copies from the start of both buffers as many bytes as the smaller one has.
             stays: Whether the copy must be executed even if both could have the same address.
         """
         part = part or CopyRange()
@@ -257,16 +267,16 @@ class Builder:
         self.call(node, call).stays = stays
 
     def read_rows(self, node: Node, value: Value, first: Buffer, target: Buffer, rows: int, axis: int) -> None:
-        """Add an instruction by which the caller writes rows of a model input to a buffer.
+        """Append an instruction that calls back the caller to write the next rows of a model input to a buffer.
 
         The input then has no memory of its own.
 
         Args:
             node: Node that the instruction belongs to.
-            value: The input.
-            first: Counter (int32) with the number of the first row, which the instruction advances.
+            value: The model input.
+            first: One int32: the number of the first row to read, which the instruction increases by `rows`.
             target: Buffer for the rows.
-            rows: Number of rows.
+            rows: Number of rows to read.
             axis: Axis of the input that counts the rows.
         """
         source = self.buffer(value)
@@ -277,7 +287,7 @@ class Builder:
 
     @contextmanager
     def one_layer(self) -> Iterator[None]:
-        """Count everything emitted within the `with` block as one layer."""
+        """Count all instructions emitted within the `with` block as one layer, in names, reports and hooks."""
         around = self._group
         if not around:
             self._groups += 1

@@ -13,7 +13,10 @@ from mcugen.lir.program import MOVE
 
 
 class MoveParams(Params):
-    """Kernel parameters of a move; a move of whole buffers has no offsets."""
+    """Kernel parameters of a move: the number of bytes, and the byte offsets of the moved part.
+
+    A move of whole buffers has no offsets.
+    """
 
     nbytes: Annotated[int, "bytes that are copied"]
     x_at: Annotated[int | None, "bytes from the beginning of x to the part"] = None
@@ -21,7 +24,7 @@ class MoveParams(Params):
 
 
 class MoveOptions(Options):
-    """Template options of a move."""
+    """Template options of a move: whether it moves bytes within one buffer."""
 
     within: Annotated[bool, "whether x and y are one buffer, whose parts may overlap"]
 
@@ -30,7 +33,7 @@ class MoveOptions(Options):
 class CopyRange:
     """The bytes that a move copies: offsets in source and target in bytes, and their number.
 
-    If `nbytes` is None, the number is what both buffers have after the offsets.
+    If `nbytes` is None, all bytes behind the offsets are copied, as far as both buffers have them.
     """
 
     source_offset: int = 0
@@ -49,7 +52,7 @@ MOVE_KERNEL = Kernel(
 
 
 class Offsets(Params):
-    """Offsets of the first elements of a copy, in elements."""
+    """Offsets of the first element that a copy reads in x and writes in y, in elements, and their growth in a loop."""
 
     x_offset: Annotated[int, "elements of x before the first that is read"]
     y_offset: Annotated[int, "elements of y before the first that is written"]
@@ -58,7 +61,7 @@ class Offsets(Params):
 
 
 class CopyWalk(ByAxis):
-    """Sizes and strides of the loops around the elements or runs that a copy moves, the innermost last."""
+    """Kernel parameters of a copy's nested loops: iterations, and strides in x and y in elements, innermost last."""
 
     d: Annotated[Mapping[str, int], "trips of this loop"]
     x_s: Annotated[Mapping[str, int], "elements of x from trip to trip; 0: the same again"]
@@ -66,13 +69,13 @@ class CopyWalk(ByAxis):
 
 
 class CopiedRunParams(Params):
-    """Kernel parameter of the copy kernel where it copies contiguous runs of elements."""
+    """Kernel parameter of the copy kernel where it copies contiguous runs of elements: the bytes of one run."""
 
     run: Annotated[int | None, "bytes that lie together"] = None
 
 
 class CopyOptions(Options):
-    """Template options of a copy."""
+    """Template options of a copy: number of loops, element type, and whether it copies contiguous runs."""
 
     rank: Annotated[int, "loops"]
     contiguous: Annotated[bool, "whether runs are copied instead of elements"]

@@ -21,7 +21,7 @@ Number = int | float
 
 @dataclass(frozen=True)
 class Atom:
-    """The factor (size of `symbol` + add) // divide of a formula, an integer."""
+    """An integer factor of a formula: (size of `symbol` + add) // divide."""
 
     symbol: str
     add: int = 0
@@ -51,7 +51,7 @@ class Polynomial:
         return sum(factor * _product(atoms, sizes) for factor, atoms in self.terms)
 
     def magnitude(self, sizes: Sizes) -> int:
-        """Return the sum of the magnitudes of the terms for given sizes, which bounds all partial sums."""
+        """Return the sum of the absolute values of the terms for given sizes, an upper bound of all partial sums."""
         return sum(abs(factor) * abs(_product(atoms, sizes)) for factor, atoms in self.terms)
 
     def renamed(self, prefix: str) -> Polynomial:
@@ -63,7 +63,7 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Quotient:
-    """A formula with a real value: numerator / denominator, of the numerator's type (float or Double)."""
+    """A formula with a real value: numerator / denominator; its C type (float or double) is that of the numerator."""
 
     numerator: float
     denominator: Polynomial
@@ -88,14 +88,15 @@ class ValueTable:
 
 
 Formula = Polynomial | Quotient | ValueTable
-"""A number as a function of sizes."""
+"""A numeric parameter as a function of run-time sizes, in one of three forms."""
 
 
 @dataclass(frozen=True)
 class Symbol:
     """A size that is known only at run time, from `low` to `high`, both included.
 
-    It is an argument of the run function; if `output` is given, it is the only element of that output of the model.
+    It is an argument of the run function, unless `output` is given: then the model computes the size, and `output` is
+    the name of the model output whose only element it is.
     """
 
     name: str
@@ -110,14 +111,15 @@ _PERIODS = (*range(2, 17), 20, 24, 32, 48, 64)
 
 @dataclass
 class Fitter:
-    """Finds formulas for numbers that are known at some points.
+    """Finds formulas for numbers of which the values at some sample sizes are known.
 
     The dependence on one symbol is found along the points that differ from `reference` in that symbol only. A formula
-    is accepted only if it is exact at every point, and if enough points confirm it or no size of the range is missing.
+    is accepted only if it is exact at every point. In addition, either enough further points must confirm it, or the
+    points must cover the whole range of the size.
 
     Attributes:
         symbols: The sizes that numbers may depend on.
-        points: The sizes at which numbers are known.
+        points: The combinations of sizes at which numbers are known.
         reference: One of the points.
     """
 

@@ -16,10 +16,10 @@ from mcugen.lir.state import is_state_copy
 
 
 def may_cut(program: Program, at: int) -> bool:
-    """Return whether a program can be cut before an instruction.
+    """Return whether a program can be cut before instruction `at` into two parts that two cores run as a pipeline.
 
-    Blocks and instructions that belong together (with the same `group` or `unit`) are not cut. Only one part may
-    use each state, and only the second part may write outputs.
+    Blocks and instructions that belong together (with the same `group` or `unit`) are not cut. Only one part may use
+    each state, and only the second part may write outputs.
     """
     if not 0 < at < len(program.instrs) or any(start < at <= end for start, end in program.blocks()):
         return False
@@ -47,16 +47,17 @@ def update_states_early(program: Program) -> None:
 
 
 def crossing(program: Program, at: int) -> list[Buffer]:
-    """Return the arena buffers that a cut before instruction `at` divides: written before it, and read after it."""
+    """Return the arena buffers that are written before instruction `at` and read from it on: a cut divides them."""
     available = {e.buffer for e in program.inputs} | _buffers(program.instrs[:at])
     read = _buffers(program.instrs[at:])
     return [b for b in program.buffers if b.planned and b in available and b in read]
 
 
 def cut(program: Program, at: int) -> None:
-    """Cut a program into two parts before instruction `at`, in place, and insert the moves of the hand-over.
+    """Cut a program before instruction `at`, in place, into two parts that two cores run as a pipeline over frames.
 
-    The second part reads its own copies of the buffers that cross the cut.
+    The second part reads its own copies of the buffers that cross the cut. Moves between the parts (the hand-over) fill
+    these copies; `Program.handover` gets their indices.
     """
     moves, copies = list[Instr](), dict[Buffer, Buffer]()
     for buffer in crossing(program, at):
@@ -80,7 +81,7 @@ def separate_areas(program: Program) -> None:
 
 
 def join_areas(program: Program) -> None:
-    """Join the planned areas of a pipeline's two parts to one area, the second after the first."""
+    """Join the planned areas of a pipeline's two parts to one area, in which the second one follows the first."""
     first = aligned(program.area_sizes[0])
     for buffer in program.buffers:
         if buffer.planned and buffer.area:

@@ -68,19 +68,21 @@ class DeclaredMember:
     meaning: str
     """Description of the member's meaning, with the unit."""
     many: bool = False
-    """Whether the declaration stands for several members, whose names begin with `name` (a mapping of names to
-    numbers).
-    """
+    """Whether the declaration stands for several members with numbered names: the value is a mapping of names that
+    begin with `name` to numbers."""
     is_trained: bool = False
     """Whether the value follows from scales, zero points or weights, so that training the model again changes it."""
 
 
 class Declaration(FrozenByName):
-    """A group of names that a kernel declares; subclasses annotate each with its meaning."""
+    """A group of names that a kernel declares (struct members or template options); subclasses annotate each one.
+
+    The annotation contains the type and the meaning.
+    """
 
     @classmethod
     def declared(cls) -> tuple[DeclaredMember, ...]:
-        """Return the declarations of the members of the group, in the order of the C struct."""
+        """Return the declarations of the group's members, in the order of their annotations and of the C struct."""
         return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
 
 
@@ -133,7 +135,10 @@ class ByAxis(Params):
     """
 
     def values(self) -> dict[str, Param]:
-        """Return the members sorted by the axis numbers at the ends of their names, and within an axis as declared."""
+        """Return the values of the members by name, sorted by the axis numbers at the ends of their names.
+
+        Members of one axis are in the order in which they are declared.
+        """
         return dict(sorted(super().values().items(), key=lambda member: _axis(member[0])))
 
 
@@ -193,9 +198,9 @@ class Role:
 
     Attributes:
         name: Name of the C parameter; with `several`, the beginning of the names x0, x1, …
-        access: Whether the kernel reads or writes it.
-        meaning: Description.
-        types: Allowed element types; () if any.
+        access: Whether the kernel reads or writes the operand, or uses it as working memory.
+        meaning: Description of the operand for documentation.
+        types: Allowed element types; an empty tuple allows all types.
         optional: Whether some layers lack the operand.
         several: Whether the role stands for any number of operands.
     """
@@ -208,27 +213,27 @@ class Role:
     several: bool = False
 
     def takes(self, name: str) -> bool:
-        """Return whether this role declares an operand with the given name."""
+        """Return whether this role declares an operand with the given name: the role's own name, or a numbered one."""
         return name.startswith(self.name) if self.several else name == self.name
 
 
 def reads(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Return the declaration of an operand that a kernel reads."""
+    """Return the declaration of an operand that a kernel only reads; the arguments are those of Role."""
     return Role(name, Access.IN, meaning, types, optional, several)
 
 
 def writes(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Return the declaration of an operand that a kernel writes, whatever it held before."""
+    """Return the declaration of an operand that a kernel only writes; the arguments are those of Role."""
     return Role(name, Access.OUT, meaning, types, optional, several)
 
 
 def updates(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Return the declaration of an operand that a kernel reads and writes."""
+    """Return the declaration of an operand that a kernel reads and writes; the arguments are those of Role."""
     return Role(name, Access.INOUT, meaning, types, optional, several)
 
 
 def scratch(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Return the declaration of a scratch operand: working memory of an instruction."""
+    """Return the declaration of a scratch operand (working memory); the arguments are those of Role."""
     return Role(name, Access.SCRATCH, meaning, types, optional, several)
 
 
@@ -319,21 +324,33 @@ class Kernel:
         return all(holds(layer) for holds in self.when)
 
     def emitted(self, node: Node, builder: Builder) -> list[Call]:
-        """Return the calls by which the kernel computes a node, usually one."""
+        """Return the calls of C functions by which the kernel computes a node, usually one.
+
+        `builder` creates the buffers that the calls use.
+        """
         assert self.emit is not None, f"{self.name} has no way to be emitted"
         calls = self.emit(spec_of(node), Site(builder, node, self))
         return calls if isinstance(calls, list) else [calls]
 
     def extra_of(self, node: Node) -> int:
-        """Return the kernel's additional work count (`extra`) for a node, a cost term; 0 if there is none."""
+        """Return how many units of additional work (`Kernel.extra`) the kernel does for a node; 0 if it declares none.
+
+        The cost model multiplies the count by a measured cost per unit.
+        """
         return self.extra(spec_of(node)) if self.extra else 0
 
     def way_of(self, node: Node) -> str:
-        """Return the name of the kernel's cost variant (`way`) for a node; "" if the kernel has only one."""
+        """Return the name of the kernel variant (`Kernel.way`) that computes a node; "" if there is only one.
+
+        Each variant has separately measured costs.
+        """
         return self.way(spec_of(node)) if self.way else ""
 
     def slowdown_of(self, node: Node) -> float:
-        """Return the factor by which a node takes more instructions than the kernel's measured cost terms predict."""
+        """Return the ratio of a node's instructions to those that the kernel's measured cost terms predict.
+
+        The ratio is 1.0 if the cost terms are right.
+        """
         return self.slowdown(spec_of(node)) if self.slowdown else 1.0
 
     def code_of(self, node: Node) -> int | None:
@@ -348,17 +365,18 @@ class Kernel:
         return "; ".join([*library, *sorted(self.needs), *conditions]) or "portable C"
 
     def member(self, name: str) -> DeclaredMember | None:
-        """Return the declaration of a member of the struct, or None.
+        """Return the declaration of a member of the parameter struct; None if the kernel declares no such member.
 
-        A declaration of several members has the names that begin with its own, unless another declaration has a
-        longer part of the name, or all of it: `d` has d0, `d_s` has d_s0, and neither has `depth`.
+        A declaration of several members (DeclaredMember.many) applies to all names that begin with its name, unless
+        another declaration matches a longer part of the name: `d` declares d0, `d_s` declares d_s0, and `depth` needs
+        its own declaration.
         """
         exact = next((m for m in self.members if m.name == name and not m.many), None)
         prefixes = [m for m in self.members if m.many and name.startswith(m.name)]
         return exact or max(prefixes, key=lambda m: len(m.name), default=None)
 
     def meaning(self, name: str) -> str:
-        """Return the meaning of a struct member; "" if it is not declared."""
+        """Return the documented meaning of a member of the parameter struct; "" if it is not declared."""
         member = self.member(name)
         return member.meaning if member else ""
 
@@ -375,7 +393,7 @@ class Kernel:
         return declared_role
 
     def place(self, name: str) -> int:
-        """Return the position of an operand in the C function's parameter list.
+        """Return the position, from 0, of an operand in the C function's parameter list.
 
         Adjacent roles of several operands may be interleaved: x0, t1, x2.
         """
@@ -397,7 +415,7 @@ class Kernel:
 
 
 def no_rounds(instr: Instr) -> int:
-    """Return 0: the value of `Kernel.rounds` for kernels in which data decide branches, but no number of iterations."""
+    """Return 0, as a value for `Kernel.rounds`: data decide which branch runs, but not the number of iterations."""
     return 0
 
 
@@ -410,13 +428,14 @@ class Call:
         operands: Buffers by role, in the order of the C parameters.
         params: Instances of the kernel's groups of parameters, in order.
         options: Instances of the kernel's groups of options, in order.
-        access: Access of operands that differs from the declaration: a part of a larger result is INOUT.
-        overlaps: How far outputs may overlap inputs.
+        access: Access of operands for which it differs from the declaration: an output of which the call writes only a
+            part is INOUT.
+        overlaps: How far outputs may overlap inputs in memory.
         inplace: Pairs of output role and input role that may begin at the same address.
-        baked: Parameters that become literals in addition to the kernel's own.
-        variant: Suffix of the C function's name.
-        note: Text of the listing; by default the types.
-        gathers: Access pattern of an image that is read channel by channel (Instr.gathers).
+        baked: Names of parameters that become literals in addition to those of `Kernel.baked`.
+        variant: Suffix of the C function's name; "" for none.
+        note: Text for the listing of the program; "" for the element types.
+        gathers: Access pattern of an image that is read channel block by channel block (Instr.gathers); else None.
     """
 
     kernel: Kernel
@@ -459,7 +478,7 @@ class Call:
         )
 
     def scalars(self) -> dict[str, Param]:
-        """Return the values of all parameters by name: members of the struct, and those baked into the code."""
+        """Return the values of all parameters by name: struct members, and parameters that are literals in the code."""
         members = {name: value for group in self.params for name, value in group.values().items()}
         return {name: value for name, value in members.items() if name not in self.kernel.without}
 
@@ -495,7 +514,7 @@ class Site:
         return self.builder.buffer(self.node.outputs[index])
 
     def const(self, name: str, data: Array) -> Buffer:
-        """Return a constant in flash; identical ones are stored once."""
+        """Return the buffer in flash of a constant with elements `data`; equal constants share one buffer."""
         return self.builder.const(self._called(name), data)
 
     def growing_const(self, name: str, data: Array) -> Buffer:
@@ -503,7 +522,7 @@ class Site:
         return self.builder.growing_const(self._called(name), data)
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
-        """Return a new scratch buffer of the instruction."""
+        """Return a new scratch buffer of `count` elements of type `dtype` for this instruction."""
         return self.builder.scratch(self._called(name), dtype, count)
 
     def call(
@@ -529,7 +548,7 @@ class Site:
 
     @property
     def any_size(self) -> bool:
-        """Return whether the instruction must be the same at all sizes except for parameters."""
+        """Return whether the instruction must be the same for all run-time sizes, except for its parameters."""
         return self.builder.any_size
 
     def _called(self, name: str) -> str:

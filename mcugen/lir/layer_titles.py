@@ -9,17 +9,24 @@ from mcugen.hir.layer_names import LayerSource, computes_named_node, name_result
 from mcugen.lir.program import Buffer, Control, Instr, Program
 
 Titles = Mapping[str, str]
-"""Names of layers by the names of their instructions."""
+"""Display names of layers, by the names (Instr.name) of the instructions that compute them."""
 
 
 def titles_of(program: Program) -> Titles:
-    """Return the name of each instruction: that of its layer, or within a block the name that it would have alone."""
+    """Return the display name of each instruction, by Instr.name.
+
+    It is the name of the instruction's layer. An instruction within a block gets the name that it would have as a layer
+    of its own.
+    """
     inside = name_results(LayerSource(i.name, i.origin, i.op) for i in program.instrs)
     return inside | name_results(_sources(program))
 
 
 def layer_names(program: Program) -> tuple[str, ...]:
-    """Return the unique name of each layer; the parts of one layer are numbered."""
+    """Return the display name of each layer, in the order of Program.layers.
+
+    Names are unique: parts of one layer, such as the two sides of a fork, have a number appended.
+    """
     titles = titles_of(program)
     return number_names(titles[source.result] for source in _sources(program))
 
@@ -43,7 +50,14 @@ def _named_instruction(program: Program, layer: range) -> Instr:
 
 
 def buffer_title(buffer: Buffer, titles: Titles) -> tuple[str, str]:
-    """Return the name that a buffer belongs to, and its role there: ("conv1/Conv", "weights"), ("image", "")."""
+    """Return the display name of the layer or tensor that a buffer belongs to, and the buffer's role there.
+
+    Examples: ("conv1/Conv", "weights") for a constant of a layer, ("image", "") for a tensor itself.
+
+    Args:
+        buffer: The buffer.
+        titles: The result of `titles_of` for its program.
+    """
     owner, role = buffer.name, ""
     while owner not in titles and "." in owner:
         owner, _, part = owner.rpartition(".")
@@ -60,7 +74,10 @@ def _is_role(name: str) -> bool:
 
 
 def buffer_titles(program: Program) -> dict[Buffer, tuple[str, str]]:
-    """Return the name and the role of each buffer; inputs, outputs and states keep their own names."""
+    """Return the display name and the role of each buffer (see `buffer_title`).
+
+    Inputs, outputs and states keep their own names, with the role "".
+    """
     titles = titles_of(program)
     own = {e.buffer: (tensor_name(e.name), "") for e in (*program.inputs, *program.outputs, *program.states)}
     return {buffer: own.get(buffer) or buffer_title(buffer, titles) for buffer in program.buffers}

@@ -21,9 +21,9 @@ STOP_KERNEL = Kernel(
 
 
 def training_port_names(graph: Graph) -> set[str]:
-    """Return the names of the ports that only training has (target, rate, loss).
+    """Return the names of the inputs and outputs that only training uses: target, rate and loss.
 
-    Empty if the model is not trainable.
+    The set is empty if the model is not trainable.
     """
     lesson = graph.lesson
     return set() if lesson is None else {lesson.target, lesson.rate, lesson.loss}
@@ -48,14 +48,14 @@ def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
 
 
 def stops(program: Program, ports: LessonPorts) -> Iterator[Instr]:
-    """Yield the two STOP instructions, at which a training call may end: after inference, and after the loss."""
+    """Yield the two STOP instructions at which a training call may end: one after inference, one after the loss."""
     for phase, operands in enumerate([(), (Operand("x", Access.IN, ports.loss.buffer),)]):
         name = f"{program.name}.stop{phase}"
         yield Instr(STOP, name, operands, {"phase": phase}, op=STOP, origin=(name,), declaration=STOP_KERNEL)
 
 
 def lesson_inputs(graph: Graph, lesson: Lesson, builder: Builder) -> tuple[Endpoint, Endpoint]:
-    """Return the endpoints of target and rate, which the caller passes."""
+    """Return the endpoints of target and rate, in this order: training inputs that the caller passes."""
     inputs = {value.name: value for value in graph.inputs}
     target, rate = (builder.endpoint(name, inputs[name], Space.GIVEN) for name in (lesson.target, lesson.rate))
     return target, rate
@@ -70,8 +70,8 @@ def lesson_ports(
         graph: The trainable graph.
         lesson: Description of its training.
         builder: Builder of the program.
-        inputs: Endpoints of target and rate.
-        run_ends: Number of instructions that belong to inference.
+        inputs: Endpoints of target and rate, in this order.
+        run_ends: Number of instructions that belong to inference, which come first in the program.
     """
     loss = dict(zip(graph.output_names, graph.outputs, strict=True))[lesson.loss]
     first = {name: builder.const(f"{name}.first", array) for name, array in lesson.first.items()}

@@ -42,12 +42,13 @@ def lower(
     Args:
         graph: Graph to lower.
         features: Features and tuning flags of the CPU.
-        states: Outputs mapped to the inputs that they become in the next call.
-        optimize: The user's goal.
-        choices: Kernels of nodes for which several fit.
-        any_size: Whether programs for different sizes must differ in parameters only.
-        remarks: Additional reasons for choices.
-        widens: Whether to store weights of few bits in the type of the computation.
+        states: For each output that is a state, the name of the input that it becomes in the next call; None for a
+            model without states.
+        optimize: The user's goal: "speed", "ram", "flash" or "balanced".
+        choices: Kernels of nodes for which several fit; other nodes get the first kernel that fits.
+        any_size: Whether programs for different run-time sizes must differ in parameters only.
+        remarks: For some nodes, text that is added to the reason of the node's kernel in the report.
+        widens: Whether to store weights of few bits (such as 4) in the wider type of the computation.
     """
     states = states or {}
     program = Program(graph.name)

@@ -14,7 +14,8 @@ BufferCopy = tuple[Buffer, Buffer]
 def order_moves(moves: Sequence[BufferCopy], spare: Callable[[Buffer], Buffer]) -> Iterator[BufferCopy]:
     """Yield copies in an order in which none overwrites a buffer that a later one reads.
 
-    A cycle needs one more copy: the old value of one target is first copied to `spare(target)`.
+    Copies of a buffer to itself are left out. A cycle needs one more copy: the old value of one target is first copied
+    to the buffer `spare(target)`.
     """
     pending = [(source, target) for source, target in moves if source is not target]
     while pending:

@@ -32,7 +32,7 @@ _CONTROLS = {control.value: control for control in Control if control.value}
 
 
 def parse_program(text: str) -> Program:
-    """Return the program that a text describes.
+    """Return the program that a text in the format of `print_program` describes.
 
     Raises:
         UsageError: The text is not well formed; the message names the line.

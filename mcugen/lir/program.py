@@ -24,7 +24,8 @@ ALIGNMENT = 16
 WORD = 4
 """Alignment in bytes of parts of buffers, such as the tensors of a region, unless their elements are larger.
 
-No load or store of a kernel needs more: LDM, LDRD and vector loads need words, C needs the size of the type.
+It suffices for every load and store of the kernels: LDM, LDRD and vector loads need word alignment, and C needs the
+alignment of the element type.
 """
 
 
@@ -71,7 +72,7 @@ class Access(Enum):
 
     @cached_property
     def reads(self) -> bool:
-        """Return whether the instruction reads contents that the buffer had before."""
+        """Return whether the instruction reads contents that were in the buffer before (IN or INOUT)."""
         return self in (Access.IN, Access.INOUT)
 
 
@@ -80,13 +81,13 @@ class Buffer:
     """A contiguous array of elements.
 
     Attributes:
-        name: Its name.
+        name: Name of the buffer.
         dtype: Type of the elements.
         count: Number of elements.
-        space: Its kind of memory.
-        data: Contents of a constant.
+        space: Kind of memory that the buffer lies in.
+        data: Contents of a constant; None for other buffers.
         offset: Offset in bytes from the start of its area of the arena; None until memory is planned.
-        area: Index of its area, if the arena is divided over several memories.
+        area: Index of the buffer's area; the arena has several areas if it is divided over several memories.
     """
 
     name: str
@@ -104,13 +105,16 @@ class Buffer:
 
     @property
     def planned(self) -> bool:
-        """Return whether the buffer takes part in memory planning."""
+        """Return whether the memory planner places the buffer: whether its space is ARENA, INPUT or OUTPUT."""
         return self.space in (Space.INPUT, Space.OUTPUT, Space.ARENA)
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """The channels of each pixel that an instruction uses: of every `pitch` elements, `count` from index `first` on."""
+    """The channels of each pixel that an instruction uses.
+
+    Of every `pitch` elements, these are the `count` elements from index `first` on.
+    """
 
     first: int
     count: int
@@ -121,7 +125,7 @@ class Lanes:
 class Gathered:
     """Access pattern of an instruction that reads some channels of each pixel of an image, for the stall model.
 
-    `pitch` is the distance of two pixels, `taken` the size of the part that is read of each pixel, both in bytes.
+    `pitch` is the distance between two pixels, `taken` the size of the part that is read of each pixel, both in bytes.
     """
 
     pitch: int
@@ -154,9 +158,10 @@ class Control(Enum):
     """Begins a block that runs if `cond` is not 0."""
     ELSE = "else"
     FOR = "for"
-    """Begins a loop of `steps` iterations, which ends early if there is an operand `cond` and it is 0.
+    """Begins a loop of `steps` iterations. If the marker has an operand `cond`, the loop ends early when `cond` is 0.
 
-    The operand `index` counts the iterations. Its other results are buffers of which each iteration writes a part.
+    The operand `index` counts the iterations. The other results of the marker are buffers of which each iteration
+    writes a part.
     """
     STREAM = "stream"
     """Begins a block of line-buffer fusion, which runs its CASE blocks in the order that `events` lists.
@@ -165,7 +170,8 @@ class Control(Enum):
     the whole block; its inputs live until the end of the block.
     """
     CASE = "case"
-    """Begins a case of a STREAM block: the instructions that run at each event with the number `case`."""
+    """Begins a case of a STREAM block: the instructions that run at each event whose entry in `events` equals
+    `case`."""
     FORK = "fork"
     """Begins a block of two sides, separated by ELSE, which two cores may run at the same time.
 
@@ -198,13 +204,13 @@ END_WEIGHTS = "end_weights"
 """Name of the kernel that waits until the DMA copy to `y` is done; copies end in the order in which they began."""
 
 TRANSFER_KERNELS = (READ_WEIGHTS, STAGE_WEIGHTS, BEGIN_WEIGHTS, END_WEIGHTS)
-"""Kernels that copy or read a layer's constants and compute nothing."""
+"""Names of the kernels that copy or read a layer's constants and compute nothing."""
 
 DECODE_WEIGHTS = "decode_weights"
 """Name of the kernel that decompresses a layer's constants `x` to buffer `y`."""
 
 PREPARATION_KERNELS = (*TRANSFER_KERNELS, DECODE_WEIGHTS)
-"""Kernels that copy, read or decompress a layer's constants before the layer."""
+"""Names of the kernels that copy, read or decompress a layer's constants before the layer runs."""
 
 READ_ROWS = "read_rows"
 """Name of the kernel that calls back the caller to write `rows` rows of the streamed input to `y`.
@@ -248,7 +254,7 @@ def param_dtype(value: Param) -> DType:
 
 
 def real_param(value: float, dtype: DType) -> Param:
-    """Return a real parameter of a kernel that computes in `dtype`."""
+    """Return a real parameter for a kernel that computes in `dtype`: a Double for FLOAT64, else a float."""
     return Double(value) if dtype is DType.FLOAT64 else float(value)
 
 
@@ -281,22 +287,22 @@ class Instr:
     Attributes:
         kernel: Name of the kernel, or of the kind of marker.
         name: Name of the tensor that it computes.
-        operands: Its buffers.
-        params: Scalar parameters, passed in a constant struct unless named in `baked`.
+        operands: Buffers that it uses, each with its role and access.
+        params: Scalar parameters by name; they are members of a constant struct unless named in `baked`.
         baked: Names of parameters that become literals in a copy of the kernel.
-        code: Template options. Instructions with equal kernel, baked values and code share one C function.
+        code: Template options by name. Instructions with equal kernel, baked values and code share one C function.
         inplace: Pairs (output role, input role) that may begin at the same address if the input is not read later.
-        overlaps: Pairs that may overlap at a distance.
-        variant: Suffix of the C function's name.
-        reason: Reason for the kernel, for reports.
+        overlaps: Pairs of output and input that may overlap in memory at a certain distance (see Overlap).
+        variant: Suffix of the C function's name; "" for none.
+        reason: Why this kernel was chosen, for reports.
         op: Name of the operator, for reports.
         macs: Number of multiply-accumulates of one run, for reports.
         origin: Names of the ONNX nodes that it computes.
         note: Description for the listing.
-        formulas: Formulas of parameters that depend on run-time sizes; `params` then holds example values.
+        formulas: Formulas of parameters that depend on run-time sizes, by name; `params` then holds example values.
         control: Kind of marker; NONE for a call.
         group: Number of a layer that consists of several instructions; 0 for a layer of one instruction.
-        library: Name of the library that the kernel calls; the call may fail.
+        library: Name of the library that the kernel calls, a call that may fail; "" for none.
     """
 
     kernel: str
@@ -326,11 +332,13 @@ class Instr:
     declaration: Kernel | None = None
     """Declaration of the kernel; None for markers."""
     events: tuple[int, ...] = ()
-    """For the marker of a stream: the number of the case that each of its events runs."""
+    """For the marker of a stream: the number of the case that each of its events runs, in order; () for other
+    instructions."""
     case: int | None = None
-    """For the marker of a case of a stream: the number of the case."""
+    """For the marker of a case of a stream: the number of the case; None for other instructions."""
     gathers: Gathered | None = None
-    """Access pattern of an instruction that processes the image channel block by channel block; None if by pixel."""
+    """Access pattern of an instruction that reads the image in blocks of channels; None if it reads whole pixels in
+    order."""
 
     @property
     def moves_nothing(self) -> bool:
@@ -346,11 +354,11 @@ class Instr:
 
     @property
     def has_fixed_parts(self) -> bool:
-        """Return whether the parts of a move begin at fixed offsets, whatever the sizes known only at run time."""
+        """Return whether the byte offsets of a move are constants that do not depend on run-time sizes."""
         return not {"x_at", "y_at"} & self.formulas.keys()
 
     def part(self, role: str) -> tuple[int, int]:
-        """Return the byte offset and the size of the part of `x` or `y` (`role`) that a move reads or writes."""
+        """Return the byte offset and the size in bytes of the part that a move reads (`role` "x") or writes ("y")."""
         return int(self.params.get(f"{role}_at", 0)), int(self.params["nbytes"])
 
     @property
@@ -380,12 +388,12 @@ class Endpoint:
     """An input, output or state of a model.
 
     Attributes:
-        name: Its name in the model.
-        shape: Its shape; the largest one if some sizes are known only at run time.
-        dtype: Type of its elements.
-        quant: Its scale and zero point, if it is quantized.
-        buffer: Its buffer.
-        sizes: Formulas of the axes whose length is known only at run time.
+        name: Name of the tensor in the model.
+        shape: Shape of the tensor; the largest one if some sizes are known only at run time.
+        dtype: Type of the elements.
+        quant: Scale and zero point; None if the tensor is not quantized.
+        buffer: Buffer that holds the tensor.
+        sizes: For each axis whose length is known only at run time, the formula of that length.
     """
 
     name: str
@@ -406,9 +414,9 @@ class LessonPorts:
 
     Attributes:
         target: The expected class or output.
-        rate: The learning rates.
+        rate: The learning rates, one for each entry of `layers`.
         loss: The loss.
-        classes: Number of classes; 0 if the target is a tensor.
+        classes: Number of classes if the target is a class index; 0 if the target is a tensor.
         first: Constants with the initial values of states, by the name of the state.
         layers: Names of the trained layers.
     """
@@ -469,9 +477,9 @@ class Program:
 
     Attributes:
         name: Name of the model.
-        inputs: Its inputs.
-        outputs: Its outputs.
-        buffers: All buffers.
+        inputs: Inputs of the model.
+        outputs: Outputs of the model.
+        buffers: All buffers, constants included.
         instrs: The instructions in the order of execution.
         area_sizes: Bytes of each area of the arena; set by the memory planner.
         area_bounds: Lower bound of each area's bytes, for all plans that eliminate the same moves.
@@ -489,27 +497,31 @@ class Program:
     symbols: list[Symbol] = field(default_factory=list)
     """Sizes of the model that are known at run time only."""
     lesson: LessonPorts | None = None
-    """Endpoints of training, for a trainable model."""
+    """Endpoints of training, for a trainable model; None for other models."""
     handover: range | None = None
     """Indices of the moves between the two parts of a pipeline over frames (mcugen.lir.frames); None without pipeline.
 
     One core runs the first part for a frame while another core runs the second part for the previous frame.
     """
     instructions_estimate: float | None = None
-    """Estimated instructions by measured costs of kernels, or rough costs without a measurement; None if unknown."""
+    """Estimated instructions of one inference; None if unknown.
+
+    They are the sum of measured costs of kernels, with rough costs for kernels without a measurement.
+    """
     cycles_estimate: float | None = None
-    """Estimated cycles on memory without wait states; None where the core is unknown or no kernel was chosen."""
+    """Estimated cycles of one inference on memory without wait states; None if the core is unknown or no kernel was
+    chosen."""
     layer_estimates: Mapping[str, float] = field(default_factory=dict)
-    """Estimated instructions of layers, by the names of their instructions."""
+    """Estimated instructions of layers in one inference, by the names (Instr.name) of their instructions."""
 
     @property
     def streamed(self) -> Endpoint | None:
-        """Return the input that the caller passes row by row, or None."""
+        """Return the input that the caller passes row by row; None if the model has no such input."""
         return next((e for e in self.inputs if e.buffer.space is Space.STREAM), None)
 
     @property
     def scratch_size(self) -> int:
-        """Return the sum of the scratch bytes of all instructions, although they may share memory."""
+        """Return the sum of the scratch bytes of all instructions, not counting that they share memory."""
         return sum(o.buffer.nbytes for i in self.instrs for o in i.operands if o.access is Access.SCRATCH)
 
     @property
@@ -529,7 +541,7 @@ class Program:
 
     @property
     def marks_state(self) -> bool:
-        """Return whether a struct of zeros is not a valid first state, so that NAME_reset must mark its result."""
+        """Return whether a zeroed state struct is invalid, so that NAME_reset must mark the struct as initialized."""
         learns = self.lesson is not None and bool(self.lesson.first)
         return learns or any(e.quant is not None and e.quant.zero_point != 0 for e in self.states)
 
@@ -556,7 +568,7 @@ class Program:
         return spans
 
     def head(self, layer: range) -> Instr:
-        """Return the instruction that represents a layer.
+        """Return the instruction that represents a layer (an entry of `layers`) in names and reports.
 
         It is the marker of a group's outermost block, or else the first instruction that computes. A side of a fork is
         represented by its first instruction that computes, or by its marker if it only renames tensors.
@@ -586,11 +598,11 @@ class Program:
         return beginning in (Control.FORK, Control.ELSE)
 
     def loops(self) -> list[tuple[int, int]]:
-        """Return the first and last instruction (the markers) of each loop; inner loops come before outer loops."""
+        """Return the first and last instruction (indices of the markers) of each loop; inner loops come first."""
         return [(i, end) for i, end in self.blocks() if self.instrs[i].control in (Control.FOR, Control.STREAM)]
 
     def blocks(self) -> list[tuple[int, int]]:
-        """Return the first and last instruction (the markers) of each block; inner blocks come before outer blocks."""
+        """Return the first and last instruction (indices of the markers) of each block; inner blocks come first."""
         begun: list[int] = []
         blocks = []
         for index, instr in enumerate(self.instrs):
@@ -601,9 +613,9 @@ class Program:
         return blocks
 
     def wholes(self) -> list[range]:
-        """Return ranges of instruction indices that cover the program, one for each outermost block.
+        """Return the instruction indices of each outermost block, and of each instruction outside of blocks.
 
-        Each instruction outside of blocks has its own range.
+        The ranges are in order and cover the program.
         """
         begun, wholes, depth = 0, list[range](), 0
         for index, instr in enumerate(self.instrs):
@@ -614,7 +626,10 @@ class Program:
         return wholes
 
     def cases(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the first and last instruction (the markers) of each case of the STREAM block between two markers."""
+        """Return the indices of the begin and end marker of each case of a STREAM block.
+
+        `start` and `end` are the indices of the block's own markers.
+        """
         inside = [(i, j) for i, j in self.blocks() if start < i < end]
         return sorted((i, j) for i, j in inside if not any(a < i < b for a, b in inside))
 
@@ -654,7 +669,7 @@ class Program:
         return ranges
 
     def forks(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the indices of each fork's marker, of the marker before its second side, and of its end."""
+        """Yield three indices for each FORK block: of its marker, of its ELSE marker, and of its end marker."""
         for start, end in self.blocks():
             if self.instrs[start].control is Control.FORK:
                 yield start, next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE), end

@@ -27,7 +27,7 @@ class HasKernels:
     """
 
     kernels: ClassVar[tuple[Kernel, ...]] = ()
-    """mcugen's own kernels, the preferred ones first."""
+    """mcugen's own kernels of the operator, the preferred ones first; kernels that call libraries are not included."""
 
     def spec(self, node: Node) -> object:
         """Return what kernels need to know about a layer: types, constants, and derived values; by default the node."""
@@ -35,7 +35,7 @@ class HasKernels:
 
 
 def own_kernels(op: Operator) -> tuple[Kernel, ...]:
-    """Return mcugen's own kernels of an operator; empty if it has no choice of kernels."""
+    """Return mcugen's own kernels of an operator; an empty tuple for an operator without the trait HasKernels."""
     return op.kernels if isinstance(op, HasKernels) else ()
 
 

@@ -60,7 +60,14 @@ def _arena_buffer(program: Program, like: Buffer, name: str) -> Buffer:
 
 
 def copy_of(source: Buffer, target: Buffer, name: str, op: str = "state") -> Instr:
-    """Return an instruction called `name` that copies a whole buffer to another one of equal size."""
+    """Return an instruction that copies a whole buffer to another one of equal size.
+
+    Args:
+        source: The buffer to read.
+        target: The buffer to write.
+        name: Name of the instruction.
+        op: Name of the operator in reports.
+    """
     return Instr(
         COPY_KERNEL.name,
         name,

@@ -18,10 +18,11 @@ from mcugen.lir.program import Overlap
 
 @dataclass(frozen=True)
 class Traversal:
-    """The order in which a kernel reads x and writes y.
+    """The order in which a kernel reads x and writes y, as steps.
 
     Attributes:
-        reads: For each step, the index of the first element of x that it reads; beyond the end of x if it reads none.
+        reads: For each step, the index of the first (lowest) element of x that it reads; beyond the end of x if it
+            reads none.
         writes: For each step, the index after the last element of y that it writes.
     """
 
@@ -34,23 +35,23 @@ class Traversal:
 
     @staticmethod
     def forward(count: int) -> Traversal:
-        """Return the traversal of `count` steps that each read and write one element."""
+        """Return the traversal of `count` steps in which step i reads element i of x and writes element i of y."""
         return Traversal.pixels(np.zeros(1, np.int64), count)
 
     @staticmethod
     def runs(reads: Array, length: int) -> Traversal:
-        """Return the traversal of steps that each write `length` adjacent elements.
+        """Return the traversal of steps that each write the next `length` adjacent elements of y.
 
-        `reads` is the index of the first input element of each step.
+        `reads` is the index of the first element of x that each step reads.
         """
         reads = np.asarray(reads).reshape(-1)
         return Traversal(reads, (np.arange(len(reads)) + 1) * length)
 
     @staticmethod
     def rereading(reads: Array, length: int) -> Traversal:
-        """Return the traversal of `runs` for steps that still read their inputs while they write outputs.
+        """Return the traversal of `runs` for steps that write an output before they have read all of their inputs.
 
-        The outputs of a step must not overwrite the step's own inputs then.
+        The outputs of a step then must not overwrite the step's own inputs. Arguments are those of `runs`.
         """
         once = Traversal.runs(reads, length)
         return Traversal(np.repeat(once.reads, 2), np.repeat(once.writes, 2))
@@ -59,7 +60,10 @@ class Traversal:
     def pixels(reads: Array, channels: int, block: int = 1) -> Traversal:
         """Return the traversal of output pixels one by one, `block` channels at a time, and remaining channels singly.
 
-        `reads` holds, for each output pixel, the first channel of the first pixel that it reads.
+        Args:
+            reads: For each output pixel, the index of the first channel of the first pixel of x that it reads.
+            channels: Number of channels of a pixel.
+            block: Number of channels that the kernel reads and writes in one step.
         """
         ends = {min(block, channels), channels - block if channels % block == 0 else channels - 1, channels}
         ends_in_pixel = np.array(sorted(end for end in ends if end > 0))  # Positions grow evenly between them.
@@ -69,7 +73,10 @@ class Traversal:
 
 
 def nested_positions(*axes: Array) -> Array:
-    """Return the positions that nested loops visit: all sums of one entry of each axis, the last axis fastest."""
+    """Return the element offsets that nested loops visit: all sums of one entry of each axis, the last axis fastest.
+
+    Each argument holds the offsets of one loop; the outermost loop comes first.
+    """
     total: Array = np.zeros(1, np.int64)
     for axis in axes:
         total = (total[:, None] + np.asarray(axis, np.int64)).reshape(-1)

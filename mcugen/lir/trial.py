@@ -14,14 +14,18 @@ from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Buffer, Program, Space
 
 MAX_CACHED_TRIALS = 500
-"""Number of cached trials, more than most models have pairs of a layer and a kernel for it."""
+"""Largest number of cached trials; a trial is the program of a single layer, lowered with one kernel (see Trial).
+
+Most models have fewer pairs of a layer and a kernel for it.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """The program of a single layer that is lowered with one kernel.
+    """The program of a single layer that is lowered with one kernel, to estimate the kernel's RAM, flash and code.
 
-    `inputs` are the buffers of the layer's inputs, None for inputs that it does not read.
+    `inputs` are the buffers of the node's inputs in their order; None for an absent input, and for an input that the
+    program does not read.
     """
 
     program: Program
@@ -29,12 +33,12 @@ class Trial:
 
     @staticmethod
     def of(node: Node, builder: Builder) -> Trial:
-        """Return the trial of the program that a builder has emitted for a single node."""
+        """Return the trial that consists of a builder's program, to which the instructions of one node were emitted."""
         return Trial(builder.program, tuple(None if value is None else builder.placed(value) for value in node.inputs))
 
     @cached_property
     def constants(self) -> Mapping[object, int]:
-        """Return the size in bytes of each constant, by the contents of the constant."""
+        """Return the size in bytes of each constant in the program; the key is the constant's contents as bytes."""
         constants = ((b.data, b.nbytes) for b in self.program.buffers if b.space is Space.CONST)
         return {data.tobytes(): nbytes for data, nbytes in constants if data is not None}
 
@@ -44,9 +48,10 @@ _TRIALS: dict[Hashable, tuple[Trial, Kernel, list[Array]]] = {}
 
 
 def trial(node: Node, kernel: Kernel, features: frozenset[str]) -> Trial:
-    """Lower a node alone with a kernel.
+    """Lower a node on its own with a kernel for a CPU with `features`, and return its program as a Trial.
 
-    The result depends on its operator and operands, not on the graph, and is cached.
+    The result depends on the node's operator and operands, not on its graph. The last MAX_CACHED_TRIALS results are
+    cached.
     """
     data = constant_data(node.inputs)
     inputs = tuple(v and (node.inputs.index(v), v.type, v.data is not None) for v in node.inputs)

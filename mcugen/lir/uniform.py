@@ -10,7 +10,7 @@ from dataclasses import replace
 from mcugen.lir.program import Instr, Program
 
 FOLDABLE_PARAMETERS = frozenset({"batch"})
-"""Parameters that may become the literals 0 and 1, since no template multiplies or adds them.
+"""Names of parameters that may become literals even if they are 0 or 1: no template multiplies or adds them.
 
 Other parameters stay members of the struct if they are 0 or 1: a product with 1 or a sum with 0 would be code without
 effect (MISRA C:2012, rule 2.2).

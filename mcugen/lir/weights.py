@@ -64,7 +64,8 @@ class StagedConstant:
     beside: int | None = None
     """Index of the instruction before which a DMA copy begins, which runs while other layers compute.
 
-    It is the first instruction of one of `Program.wholes`. None for a copy that the CPU makes just before the reader.
+    It is the first instruction of one of `Program.wholes`. None means that the CPU copies the constant just before the
+    instruction that reads it.
     """
 
 
@@ -122,7 +123,7 @@ class CompressedForm:
 
     Attributes:
         stored: The constants that hold the compressed data.
-        call: Returns the call that decompresses them to a buffer.
+        call: Function that returns the kernel call that decompresses the data to a given buffer.
     """
 
     stored: Sequence[Buffer]
@@ -136,8 +137,12 @@ class CompressedForm:
 def with_decoded_weights(program: Program, decoded: Mapping[Buffer, CompressedForm]) -> Program:
     """Return a copy of a program that decompresses constants to buffers just before the instruction that reads them.
 
-    No block and no output may read these constants. Both programs share buffers but no instructions, as with
-    `with_staged_weights`.
+    Both programs share buffers but no instructions, as with `with_staged_weights`.
+
+    Args:
+        program: The program.
+        decoded: The constants to decompress, each with its compressed form. No instruction in a block may read them,
+            and none may be a model output.
     """
     kept = [buffer for buffer in program.buffers if buffer not in decoded]
     stored = [buffer for decoding in decoded.values() for buffer in decoding.stored]
@@ -158,7 +163,7 @@ def with_decoded_weights(program: Program, decoded: Mapping[Buffer, CompressedFo
 
 
 def with_read_weights(program: Program) -> None:
-    """Make each layer first read its constants, by a callback of the caller, to buffers that live as long as the layer.
+    """Make each layer read its constants first, by a callback of the caller, to buffers that are live during the layer.
 
     The program is changed in place. Outputs that are constants stay in the code.
 
@@ -184,7 +189,7 @@ def with_read_weights(program: Program) -> None:
 
 
 def max_read_bytes(program: Program) -> int:
-    """Return the most bytes of weights that one layer reads."""
+    """Return the bytes of weights that the layer with the most weights reads."""
     layers = [[program.instrs[i] for i in layer] for layer in program.layers()]
     return max((sum(i.operand("y").buffer.nbytes for i in x if i.kernel == READ_WEIGHTS) for x in layers), default=0)
 

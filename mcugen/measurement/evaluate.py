@@ -48,9 +48,9 @@ def choose_metric(text: str, labels: Array | None, outputs: Sequence[Endpoint], 
     """Return the metric that `--metric` selects.
 
     Args:
-        text: Name of a metric, or the user's function FILE.py:FUNCTION; "" selects the metric that suits labels and
+        text: Name of a metric, or the user's function as FILE.py:FUNCTION; "" selects the metric that suits labels and
             outputs.
-        labels: Labels of the samples, if any.
+        labels: Labels of the samples; None if they have none.
         outputs: The outputs of the model.
         inputs: The inputs of the model.
     """
@@ -61,7 +61,10 @@ def choose_metric(text: str, labels: Array | None, outputs: Sequence[Endpoint], 
 
 
 def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
-    """Return the inputs that samples must have: those of the float model if mcugen quantized it, else the program's."""
+    """Return the inputs that samples must have.
+
+    These are the inputs of the float model if mcugen quantized it, else the inputs of the compiled program.
+    """
     quantized = compiled.quantization
     return (
         compiled.program.inputs
@@ -90,7 +93,7 @@ def _on_helper(compiled: CompiledModel, inputs: Sequence[Sample]) -> Execution |
 
 
 def render_for_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
-    """Return the model's C code for a second core with another CPU, and that core's view of the board.
+    """Return the model's C code for a second core that has another CPU, and that core's view of the board.
 
     The result is None if the board has no such core.
     """
@@ -104,12 +107,14 @@ def render_for_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
 def step_cycles(
     compiled: CompiledModel, progress: Progress = no_progress, rendered: Callable[[Draft], Bundle] | None = None
 ) -> tuple[int, ...]:
-    """Return the estimated cycles of each step of a run on a random sample.
+    """Return the estimated cycles of each step of a simulated run on a random sample.
+
+    A step is what one call of the generated function NAME_step computes: one layer, or a group of its rows.
 
     Args:
         compiled: The model.
         progress: Receives the progress of the run.
-        rendered: Renders the code; by default the code of the model alone.
+        rendered: Renders the C code from the compiled model's data; None to render the code of this model alone.
 
     Raises:
         UsageError: If the time on this board cannot be measured.
@@ -143,9 +148,9 @@ def evaluate(
         compiled: The model.
         samples: The samples to run.
         metric: The metric of accuracy.
-        threshold_db: SQNR of a layer below which it counts as diverged.
+        threshold_db: SQNR of a layer in dB below which it counts as diverged.
         progress: Receives the progress of the runs.
-        wait_states: Wait states of flash for the estimate of cycles, instead of the board's.
+        wait_states: Wait states of flash in CPU cycles for the estimate of cycles; None for the board's.
         workers: Processes for the simulators.
     """
 

@@ -27,7 +27,8 @@ _REAL = 4.0
 def extreme_inputs(endpoint: Endpoint) -> list[Array]:
     """Return six arrays for one model input, on which the number of executed instructions may be extreme.
 
-    They hold zeros, the smallest value, the largest value, both alternating, a ramp, and random values.
+    They hold zeros; the smallest value; the largest value; the smallest and the largest value alternating; a ramp; and
+    random values.
     """
     dtype, shape = endpoint.dtype, endpoint.shape
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits if dtype.is_integer else (-_REAL, _REAL)
@@ -50,8 +51,8 @@ def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[s
 
     Args:
         compiled: The model, for a board that is simulated (`require_simulated`).
-        report: Its report of a run, which counts as well.
-        progress: Receives the progress of the runs.
+        report: Its report of a run, whose instructions are included in the range.
+        progress: Receives the name of the task, the number of finished runs, and the number of all runs.
     """
     assert report.instructions is not None
     if not report.varies:

@@ -18,7 +18,10 @@ from mcugen.quantization.quantize import Progress
 from mcugen.reporting.figures import CallFigures, Examination, LearningFigures
 
 NUM_LATER_EVALUATIONS = 5
-"""Number of evaluations of a simulated training after the first one; fewer if there are fewer training steps."""
+"""Number of evaluations during a simulated training, after the one before its first step.
+
+There are fewer if there are fewer training steps.
+"""
 
 
 Calls = Sequence[Mapping[str, Array]]
@@ -41,10 +44,10 @@ def simulate_training(
         teaching: Learning rate and epochs.
         lesson: Training samples with labels.
         exam: Evaluation samples with labels.
-        progress: Receives the number of finished calls.
+        progress: Receives the number of finished calls of the model.
 
     Raises:
-        UsageError: If the model is not trained on classes, or labels are missing.
+        UsageError: If the model's training target is not a class, or labels are missing.
     """
     names, labels = _require_classes(compiled, lesson)
     _, exam_labels = _require_classes(compiled, exam)
@@ -74,7 +77,11 @@ def _figures(compiled: CompiledModel, call: Mapping[str, Array]) -> CallFigures:
 
 @dataclass(frozen=True)
 class TrainingTrial:
-    """A trial of `--train auto`: the trained layers, the accuracy on held-out samples, and the RAM in bytes."""
+    """The result of training one selection of layers, which `--train auto` compares with others.
+
+    `layers` is the selection as `--train` takes it, `accuracy` the share (0 to 1) of held-out samples with the correct
+    class, and `ram` the bytes of arena and state.
+    """
 
     layers: str
     accuracy: float
@@ -85,11 +92,12 @@ class TrainingTrial:
 
 
 HELD_OUT_STRIDE = 4
-"""Number of training samples of which one is held out, to evaluate a model that was trained on the others."""
+"""Stride of held-out samples: of each HELD_OUT_STRIDE training samples, one evaluates the model trained on the others.
+"""
 
 
 def trial_layer_counts(count: int) -> list[int]:
-    """Return the numbers N for which a trial trains the last N of `count` layers: the powers of two up to `count`."""
+    """Return the numbers N for which `--train auto` tries to train the last N layers: powers of two up to `count`."""
     return [1 << n for n in range(count.bit_length()) if 1 << n <= count]
 
 
@@ -106,7 +114,7 @@ def trial_selections(count: int) -> list[str]:
 
 
 TRAINED_CHANNELS_DIVISOR = 4
-"""Number of output channels of a layer for each channel that sparse updates train: a quarter of them, by gradient."""
+"""Divisor of a layer's number of output channels; the quotient is the number of channels that sparse updates train."""
 NUM_GRADIENT_SAMPLES = 32
 """Approximate number of training samples whose gradients select the channels that sparse updates train."""
 GRADIENT_SUFFIX = ".weights.velocity"
@@ -114,12 +122,15 @@ GRADIENT_SUFFIX = ".weights.velocity"
 
 
 def channels_to_train(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> dict[str, list[int]]:
-    """Return the output channels with the largest gradients on training samples, by the name of the trained layer.
+    """Return the output channels of each layer whose weights have the largest gradients, by the name of the layer.
 
     Args:
         compiled: A model that learns by `momentum`: after one step, its velocity is the gradient.
         teaching: The learning rate.
         lesson: Training samples with labels.
+
+    Returns:
+        Sorted channel numbers: of each layer, its number of channels divided by TRAINED_CHANNELS_DIVISOR, at least one.
     """
     names, labels = _require_classes(compiled, lesson)
     known = compiled.graph.lesson
@@ -142,7 +153,7 @@ def channels_to_train(compiled: CompiledModel, teaching: Teaching, lesson: Sampl
 
 
 def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> TrainingTrial:
-    """Train a model on most of the samples in the simulator, and evaluate it on the held-out ones.
+    """Train a model on most of the samples in the simulator, and evaluate it on the held-out samples (HELD_OUT_STRIDE).
 
     Args:
         compiled: The model, with its choice of trained layers.
@@ -150,7 +161,7 @@ def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -
         lesson: Training samples with labels.
 
     Raises:
-        UsageError: If the model does not learn classes, or labels are missing.
+        UsageError: If the model's training target is not a class, or labels are missing.
     """
     training = compiled.options.training
     names, labels = _require_classes(compiled, lesson)
@@ -167,7 +178,7 @@ def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -
 
 
 def best_trial(trials: Sequence[TrainingTrial]) -> TrainingTrial:
-    """Return the trial of highest accuracy; among trials of equal accuracy, the one with the least RAM."""
+    """Return the result of highest accuracy; of results with equal accuracy, the one with the least RAM."""
     return min(trials, key=lambda trial: (-trial.accuracy, trial.ram))
 
 

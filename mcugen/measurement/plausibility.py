@@ -17,21 +17,21 @@ from mcugen.lir.program import Endpoint
 from mcugen.reporting.figures import PlausibleRange
 
 RANGE_MARGIN = 1 / 8
-"""Margin that is added at each end of a measured range of outputs, as a share of the range's width."""
+"""Margin by which a measured range of outputs is extended at each end, as a share of the range's width."""
 
 MAX_RANGE_SAMPLES = 64
 """Largest number of samples on which the ranges of plausible outputs are measured."""
 
 
 def with_plausibility(compiled: CompiledModel, samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
-    """Return the model with the generated function NAME_check_outputs, which checks ranges of outputs.
+    """Return the model with the generated function NAME_check_outputs, which checks the ranges of outputs.
 
     Args:
         compiled: The model, with the requested ranges in its options.
-        samples: The user's samples, as inputs of the graph.
+        samples: The user's samples, as inputs of the graph. They determine the ranges that are to be measured.
 
     Raises:
-        UsageError: If an output is unknown, if its type or size has no range, or if required samples are missing.
+        UsageError: If an output is unknown, if its type or size cannot be checked, or if required samples are missing.
     """
     requested, draft = compiled.options.plausible, compiled.draft
     outputs = {e.name: e for e in compiled.program.outputs}

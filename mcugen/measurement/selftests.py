@@ -46,7 +46,10 @@ It determines the number of flips per layer, within FLIPS_PER_LAYER.
 """
 
 FLIPS_PER_LAYER = (8, 48)
-"""Smallest and largest number of bits that are flipped in the constants of each layer, to measure fault detection."""
+"""Smallest and largest number of bits that are flipped in the constants of a layer, one at a time.
+
+The flips measure which faults the self-test detects.
+"""
 
 PERTURBATION = 2.0**-22
 """Relative change of float inputs, as large as float32 rounding, by which the stability of outputs is tested."""
@@ -57,20 +60,20 @@ MAX_PERTURBED_CHANGE = 1 / 4
 MIN_VISIBLE_SHARE = 1e-3
 """Smallest magnitude of a float output, as a share of the largest output, whose changes the self-test can detect.
 
-The tolerance of the self-test is a tenth of that.
+The tolerance of the self-test is a tenth of that magnitude.
 """
 
 MAX_INTERPRETED_MACS = 40_000_000
-"""Largest number of multiply-accumulates of computing all candidate samples by numpy.
+"""Largest number of multiply-accumulates that numpy may take to compute all candidate samples of a self-test.
 
 Large models get fewer candidates than MAX_USER_SAMPLES.
 """
 
 UNSTABLE_INPUT = "random numbers, as outputs of the given samples depend on rounding"
-"""Text that names the self-test's input in the header if the outputs of all user samples depend on rounding."""
+"""Description of the self-test's input in the header if the outputs of all user samples change under PERTURBATION."""
 
 DetectionMatrix = npt.NDArray[np.bool_]
-"""A bool matrix [flips, samples]: whether a flipped bit of a constant changes the outputs of a sample."""
+"""A bool matrix [flips, samples]: whether flipping a bit of a constant changes the model's outputs for a sample."""
 
 
 def with_selftest(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
@@ -207,12 +210,13 @@ def _describe_found(figures: SelfTestFigures, layers: Sequence[int]) -> str:
 def choose_samples(detected: DetectionMatrix, max_samples: int) -> list[int]:
     """Choose samples that together detect most flipped bits, and return their indices.
 
-    Samples are chosen greedily: at least one, and none that detects nothing new. Then samples are exchanged for others
-    while this increases the number of detected flips.
+    Samples are chosen one by one, each time the one that detects most of the flips not detected so far. Then samples
+    are
+    exchanged for others while this increases the number of detected flips.
 
     Args:
         detected: The detection matrix [flips, samples].
-        max_samples: Largest number of samples.
+        max_samples: Largest number of samples. Fewer are chosen, but at least one, if more would detect nothing new.
     """
     chosen: list[int] = []
     undetected = np.ones(len(detected), bool)

@@ -20,11 +20,11 @@ from mcugen.simulation.stack import stack_bound
 
 
 def with_stack_bound(compiled: CompiledModel) -> CompiledModel:
-    """Return the model with the stack bound in its header and report.
+    """Return the model with an upper bound of a call's stack, in bytes, in its header and report.
 
     Raises:
         ToolMissingError: If the cross compiler is not installed.
-        VerificationError: If the code does not determine a bound.
+        VerificationError: If no bound can be derived from the code.
     """
     board, bundle = compiled.board, compiled.bundle
     root = f"{bundle.name}_run"

@@ -16,14 +16,14 @@ from mcugen.lir.program import PREPARATION_KERNELS, WORD, Access, Buffer, Contro
 from mcugen.memory.traffic import DEFAULT_LOADS_PER_WORD, accesses, loads_in_pass, runs_of, touched_bytes
 
 CYCLES_BETWEEN_LOADS = 4
-"""Assumed cycles that the CPU computes between the loads of two words of a cache line."""
+"""Assumed cycles that the CPU computes between the loads of two neighbouring words of a cache line."""
 REUSE_FRACTION = 1 / 8
-"""Share of a layer's other working data that is used before a part of its working memory is used again.
+"""Share of a layer's other working data that the layer uses between two uses of the same part of its working memory.
 
 From simulations of an RP2350's cache (tests/memory/test_waiting_simulated.py).
 """
 CONFLICT_MISS_RATE = 1 / 64
-"""Share of cache lines that are lost to other data despite sufficient capacity."""
+"""Share of cache lines that other data evict although the cache has sufficient capacity."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +38,27 @@ class BufferReads:
     reloaded_bytes: int
     """Bytes among `nbytes` that each run of the instruction loads a second time."""
     before: tuple[int, int] | None
-    """Reuse distances in bytes: data used since the last use of the buffer's first byte, and of its last byte.
+    """Reuse distances in bytes, for the buffer's first byte and for its last byte: how much data is used since the last
+    use.
 
-    None if only the caller has written the buffer.
+    None if no instruction has used the buffer before, because the caller has written it.
     """
     advances: bool
     """Whether each run of the instruction reads other bytes of the buffer than the run before."""
     gathers: Gathered | None
-    """Access pattern of an instruction that reads the image channel by channel; None for other instructions."""
+    """Access pattern of an instruction that reads the image in blocks of channels; None for other instructions."""
     result_bytes: int
     """Bytes of results that the instruction writes without overlapping this buffer."""
     scratch_bytes: int
     """Bytes of scratch memory that the instruction uses."""
     cyclic_bytes: int
-    """Bytes that the instruction reads in a cycle again and again, if the buffer is among them; else 0."""
+    """Bytes that one run of the instruction reads repeatedly in a cycle, if the buffer is part of that cycle; else
+    0."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
         """Return the stall cycles of these reads in one inference if the buffer lies in `memory`.
 
-        Without a timing in the board file, they follow from the memory's relative `speed`.
+        If the board file has no timing of that memory, they are derived from the memory's relative `speed`.
         """
         loads = self.nbytes + self.reloaded_bytes
         if board.sequential_read_cycles(memory, WORD) is None:
@@ -112,7 +114,7 @@ def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
 
 
 def arena_reads(program: Program) -> Iterator[BufferReads]:
-    """Yield the reads of each arena buffer by each instruction, in the order of the program."""
+    """Yield the reads of each arena buffer by each instruction of a planned program, in its order."""
     used, last = 0, dict[Buffer, tuple[int, int]]()
     held = {
         o.buffer

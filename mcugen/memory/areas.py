@@ -19,14 +19,14 @@ from mcugen.memory.traffic import traffic
 from mcugen.memory.verify_plan import verify_plan
 
 MAX_AREA_RETRIES = 16
-"""Largest number of repetitions of the assignment of buffers to areas, each with less room, if plans exceed the room.
-"""
+"""Largest number of times that buffers are assigned to areas again, each time with less room, if plans exceed the
+room."""
 
 _CYCLE_PARTS = 16
 """Parts of a cycle."""
 
 AREA_SOLVER_TIME = 0.5
-"""Effort limit of the CP-SAT solver for one assignment, in units of its deterministic time."""
+"""Effort limit of the CP-SAT solver for one assignment, in units of its deterministic time (about seconds)."""
 
 
 def split_arena(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[Memory, ...] | None:
@@ -37,12 +37,12 @@ def split_arena(program: Program, board: Board, room: Mapping[Memory, int]) -> t
     assignment is repeated with less room.
 
     Args:
-        program: A planned program with one area.
+        program: A planned program with one area; its plan is replaced.
         board: The board, whose timing gives the stall cycles.
         room: Bytes available in each memory.
 
     Returns:
-        The memory of each area, or None if no assignment was found; then the plan is as before.
+        The memory of each area, in order of the areas; None if no assignment was found, and then the plan is as before.
     """
     if program.handover is not None:
         return None  # Both parts of a pipeline share an area.

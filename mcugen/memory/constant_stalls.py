@@ -23,15 +23,17 @@ class ConstantReads:
     buffer: Buffer
     """The constant that is read."""
     whole: range
-    """The indices of the instruction, or of the outermost block around it (Program.wholes)."""
+    """Indices of the outermost block around the instruction, or of the instruction itself outside of blocks
+    (Program.wholes)."""
     runs: int
     """Number of times that the instruction runs in one inference."""
     passes: float
     """Number of times that one run of the instruction reads the whole constant."""
     between: int
-    """Reuse distance in bytes: all constants that `whole` reads, which pass through the cache between two runs."""
+    """Reuse distance in bytes: size of all constants that `whole` reads, which pass through the cache between two
+    runs."""
     cold: float
-    """Share (0 to 1) of the constant that is in no cache when the model is called again."""
+    """Share (0 to 1) of the constant that no cache holds any more when the model is called again."""
 
     def stall_cycles(self, board: Board, memory: Memory) -> float | None:
         """Return the stall cycles of one inference on these reads if the constant lies in `memory`.
@@ -46,15 +48,17 @@ class ConstantReads:
         return self.cold * first + (self.runs - 1) * later + self.runs * later_passes
 
     def saved_by_copy(self, board: Board, slow: Memory, fast: Memory, hidden: float | None = None) -> float:
-        """Return the cycles of one inference that a copy of the constant to a faster memory saves; 0 if unknown.
+        """Return the cycles per inference that a copy of the constant to a faster memory saves; 0 if unknown.
 
-        The copy is made before the instructions that read it; its own cycles are subtracted.
+        The copy is made in each inference, before the instructions that read it; its own cycles are subtracted. The
+        result is 0 if the board file has no timing of the memories.
 
         Args:
             board: The board.
             slow: The memory that holds the constant.
             fast: The memory of the copy.
-            hidden: For a copy by DMA, the share of its time that overlaps with computation; None for a copy by the CPU.
+            hidden: For a copy by DMA, the share (0 to 1) of its time that overlaps with computation; None for a copy by
+                the CPU.
         """
         stall_cycles, once = self.stall_cycles(board, slow), board.sequential_read_cycles(slow, self.buffer.nbytes)
         fast_waits = board.repeated_read_cycles(fast, self.buffer.nbytes)
@@ -111,7 +115,12 @@ def _readings(instr: Instr, board: Board, memory: Memory) -> float:
 def constant_stall_cycles(program: Program, board: Board, slow: Memory, fast: Memory | None = None) -> float:
     """Return the stall cycles of one inference on constants that lie in memory `slow`; unknown stalls count as 0.
 
-    With a `fast` memory, each constant for which a copy saves cycles is assumed to be copied there before its use.
+    Args:
+        program: The program.
+        board: The board with the timing of its memories.
+        slow: The memory of the constants.
+        fast: A memory to which each constant is assumed to be copied before its use if that saves cycles; None for no
+            copies.
     """
     total = 0.0
     for constant in constant_reads(program, board, slow):
@@ -121,7 +130,10 @@ def constant_stall_cycles(program: Program, board: Board, slow: Memory, fast: Me
 
 
 def saved_by_copies(program: Program, board: Board, slow: Memory, fast: Memory) -> dict[Buffer, float]:
-    """Return the cycles per inference that each constant saves in `fast` instead of `slow` memory; 0 if unknown."""
+    """Return the stall cycles per inference that each constant saves if it lies in `fast` instead of `slow` memory.
+
+    The value is 0 for a constant whose stall cycles are unknown. Cycles of copying are not subtracted.
+    """
     saved = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
     for constant in constant_reads(program, board, slow):
         stall_cycles, less = constant.stall_cycles(board, slow), constant.stall_cycles(board, fast)

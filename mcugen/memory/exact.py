@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 Interval = tuple[int, int]
-"""First and last value, both included, of a range of forbidden distances."""
+"""First and last value, both included, of a range of distances that are not allowed."""
 
 PLACEMENT_SOLVER_TIME = 1.0
 """Effort limit of the CP-SAT solver for one placement, in units of its deterministic time (some seconds).
@@ -25,13 +25,13 @@ The deterministic time gives the same result on every computer.
 """
 
 FULL_EFFORT_PAIRS = 200
-"""Number of constrained pairs up to which the solver gets its full effort; with more, the effort shrinks in proportion.
+"""Largest number of pairs of intervals with forbidden distances for which the solver gets its full effort.
 
-No inference of the shared models has as many.
+With more pairs, the effort shrinks in proportion. No inference of the shared test models has as many.
 """
 
 MAX_SOLVER_PAIRS = 2_000
-"""Largest number of constrained pairs for which the solver is used."""
+"""Largest number of pairs of intervals with forbidden distances for which the solver is used at all."""
 
 
 MAX_EXAMINED_DISTANCES = 50_000
@@ -43,11 +43,11 @@ MAX_EXAMINED_WITHOUT_SOLVER = 2_000_000
 
 @dataclass(frozen=True)
 class Problem:
-    """A placement problem: intervals to place on a line, and the distances that their starts must not have.
+    """A placement problem: intervals to place on a line from 0 on, with distances that starts must not have.
 
     Attributes:
         sizes: Length of each interval.
-        forbidden: For a pair (a, b) of indices, the ranges of start(b) − start(a) that are not allowed.
+        forbidden: For a pair (a, b) of indices of intervals, the ranges of start(b) − start(a) that are not allowed.
     """
 
     sizes: Sequence[int]
@@ -55,17 +55,20 @@ class Problem:
 
 
 def solve(problem: Problem, hint: Sequence[int], lower_bound: int, target: int = 0) -> tuple[list[int], int]:
-    """Return the start of each interval, and a lower bound of the total extent.
+    """Return a placement of the intervals with a small extent (the largest end), and a lower bound of the extent.
 
-    Extent and bound agree if the optimum is proven. The result is deterministic and never worse than `hint`. The solver
-    is asked for a solution within `lower_bound`, then within larger extents, and bisects once there is a solution:
-    refuting a limit takes it a hundredth of the work of minimizing.
+    The placement is optimal if its extent equals the bound. The result is deterministic and never worse than `hint`. To
+    save time, the solver first looks for a placement within `lower_bound`, then within larger limits, and bisects
+    between the limits once it has found one.
 
     Args:
         problem: Sizes and forbidden distances.
         hint: Starts of a known solution.
         lower_bound: A known lower bound of the extent.
-        target: Extent at which to stop looking for better solutions.
+        target: Extent that is good enough: the search stops when it is reached.
+
+    Returns:
+        The start of each interval, and the lower bound.
     """
     if len(problem.forbidden) > MAX_SOLVER_PAIRS:
         return list(hint), lower_bound

@@ -10,14 +10,19 @@ import numpy as np
 from mcugen.lir.program import ALIGNMENT, Buffer, aligned
 
 MAX_DISTINCT_SIZES = 1 << 16
-"""Largest number of capacity steps of the dynamic program; beyond it, sizes are rounded up to coarser steps."""
+"""Largest number of capacity steps of the dynamic program; for larger capacities, sizes are rounded up to larger
+steps."""
 
 
 def most_valuable(values: Mapping[Buffer, float], nbytes: int) -> list[Buffer]:
     """Return the set of buffers with the greatest total value that fits in `nbytes`, in the order of `values`.
 
-    Buffers with a value of 0 or less are left out. The result is exact while `nbytes` has at most MAX_DISTINCT_SIZES
-    multiples of ALIGNMENT; beyond that, sizes are rounded up. It is computed by dynamic programming.
+    Buffers with a value of 0 or less are left out. The result of the dynamic program is optimal if `nbytes` is at most
+    MAX_DISTINCT_SIZES · ALIGNMENT; beyond that, sizes are rounded up, so that the set may be worse but still fits.
+
+    Args:
+        values: The value of each buffer, such as saved cycles.
+        nbytes: Capacity in bytes; each buffer takes its aligned size.
     """
     left = {b: value for b, value in values.items() if value > 0}
     if sum(aligned(b.nbytes) for b in left) <= nbytes:

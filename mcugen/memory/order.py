@@ -20,25 +20,31 @@ from mcugen.lir.overlap import extent
 from mcugen.lir.program import MOVE, STOP, WORD, Access, Buffer, Control, Instr, Program, Space, aligned
 
 MAX_ORDER_SETS = 8_000
-"""Approximate number of sets of finished layers to examine; if there are no more, the order found is optimal."""
+"""Approximate number of sets of executed layers that the search for an order examines.
+
+The order is optimal if the program has no more such sets.
+"""
 
 MAX_BUFFER_VISITS = 1_000_000
-"""Largest number of buffer visits of the search, about ten times that of any shared model; beyond it, the given order
-stays.
+"""Largest number of visits of buffers during the search for an order; beyond it, the program keeps its order.
+
+It is about ten times the number for any shared test model.
 """
 
 MIN_BEAM_WIDTH = 16
-"""Smallest number of sets of one size that the beam search keeps."""
+"""Smallest number of sets of executed layers, among those of one size, that the beam search keeps."""
 
 MAX_KNOWN_ORDERS = 8
-"""Number of orders that are cached for reuse: candidate programs of one model mostly differ in their kernels only."""
+"""Number of orders in the cache: candidate programs of one model mostly differ only in kernels, and can reuse an
+order."""
 _known_orders: dict[Hashable, Sequence[int]] = {}
 
 
 def reorder(program: Program) -> None:
-    """Sort the instructions of a program for the least peak of live bytes; equal peaks keep the given order.
+    """Reorder the instructions of a program, in place, for the least peak of live bytes; a tie keeps the given order.
 
-    A program with computed sizes stays as it is: formulas read the sizes, and operands do not show these dependencies.
+    A program with computed run-time sizes stays as it is: formulas read these sizes, and operands do not show such
+    dependencies.
     """
     if any(symbol.output for symbol in program.symbols):
         return

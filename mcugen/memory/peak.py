@@ -32,7 +32,10 @@ class Moment:
 
 
 def moments(program: Program) -> list[Moment]:
-    """Return the use of the arena before, during and after all instructions of a planned program."""
+    """Return the use of the arena before the first instruction, during each one, and after the last one.
+
+    The program must have a memory plan.
+    """
     ranges = program.live_ranges()
     beginning: dict[int, list[Buffer]] = defaultdict(list)
     for buffer, (first, _) in ranges.items():
@@ -52,12 +55,15 @@ def busiest(moments: Iterable[Moment]) -> Moment:
 
 
 def address(program: Program, buffer: Buffer) -> int:
-    """Return the address of a planned buffer in bytes, as if the areas of the arena were adjacent."""
+    """Return the address of a planned buffer in bytes, as if the arena's areas were adjacent and began at 0."""
     return sum(program.area_sizes[: buffer.area]) + (buffer.offset or 0)
 
 
 def largest(program: Program, buffers: Iterable[Buffer]) -> str:
-    """Return the names and sizes in bytes of the largest buffers of a program as text, for an error message."""
+    """Return a text for an error message with the names and sizes in bytes of the largest of some buffers.
+
+    It names at most NUM_NAMED_BUFFERS buffers, by the layer or tensor that they belong to.
+    """
     names = buffer_names(program)
     ordered = sorted(buffers, key=lambda b: (-b.nbytes, b.name))
     listing = ", ".join(f"'{shorten_name(names[b])}' {b.nbytes:,}" for b in ordered[:NUM_NAMED_BUFFERS])

@@ -19,7 +19,7 @@ from mcugen.memory.plan import Planned
 from mcugen.memory.traffic import traffic
 
 NO_PLACES = Places()
-"""The empty choice of memories, of a user who chose none: the compiler places all data."""
+"""The choice of memories of a user who chose none: the board's defaults apply."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Placement:
     """The memories of a board that hold a program's data.
 
     Attributes:
-        arenas: The memory of each area of the arena.
+        arenas: The memory of each area of the arena, in order of the areas.
         weights: The non-volatile memory that holds the weights.
     """
 
@@ -38,7 +38,7 @@ class Placement:
     names_arena: bool = False
     """Whether the C code names the arena's memory: if the user chose it, or it is not the board's default."""
     names_weights: bool = False
-    """Whether the C code names the memory of the weights, by the same rule."""
+    """Whether the C code names the memory of the weights: if the user chose it, or it is not the board's default."""
 
     @property
     def memories(self) -> tuple[Memory, ...]:
@@ -46,7 +46,7 @@ class Placement:
         return tuple(dict.fromkeys((*self.arenas, *self.copies.values(), self.weights)))
 
     def copied_to(self, memory: Memory) -> int:
-        """Return the bytes of weights that are copied to a memory."""
+        """Return the bytes of weights, each with its aligned size, that start-up code copies to a memory."""
         return sum(aligned(b.nbytes) for b, other in self.copies.items() if other == memory)
 
 
@@ -61,7 +61,7 @@ def place(program: Program, board: Board, places: Places = NO_PLACES, *, most_sp
         program: The planned program.
         board: The board.
         places: The user's choices.
-        most_spilled: Largest total size in bytes of an arena that is split without the user's choice.
+        most_spilled: Largest total size in bytes of an arena that may be split although the user did not choose that.
 
     Raises:
         DoesNotFitError: The memories are too small.
@@ -85,14 +85,14 @@ def place(program: Program, board: Board, places: Places = NO_PLACES, *, most_sp
 
 
 MAX_CORE_IMAGE_CODE_BYTES = 24 * 1024
-"""Assumed size in bytes of a second core's image without its constants."""
+"""Assumed largest size in bytes of the code in a second core's firmware image, constants not included."""
 
 
 def in_second_core_image(placement: Placement, program: Program, seen: Board) -> Placement:
     """Return the placement for the firmware image of a second core.
 
-    The constants that the second core reads are put in its own image instead of RAM copies shared with the first core,
-    if they fit there and are read as fast.
+    The constants that the second core reads are put in its own image, instead of RAM copies shared with the first core.
+    Otherwise `placement` is returned: if they do not fit in the image, or if reading them there would be slower.
 
     Args:
         placement: The placement of the first core's program.
@@ -125,9 +125,9 @@ def _remaining_bytes(board: Board, copies: Mapping[Buffer, Memory]) -> dict[Memo
 
 
 def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool) -> tuple[int, str]:
-    """Return the bytes of RAM that a program lacks on a board (0 if it fits), and the names of the full memories.
+    """Return the bytes of RAM that a program lacks on a board, and the names of the full memories as text.
 
-    The check compares sizes only; `place` may fail for further reasons.
+    They are 0 and "" if the program fits. The check compares sizes only; `place` may fail for further reasons.
 
     Args:
         program: The planned program.
@@ -173,7 +173,10 @@ def _ram(board: Board, name: str, option: str) -> Memory:
 
 
 def weights_memories(board: Board, places: Places) -> list[Memory]:
-    """Return the flash memories that may hold the weights: the requested one, or the default and then others."""
+    """Return the flash memories that may hold the weights, in order of preference.
+
+    This is the memory that the user requested, or else the board's default memory followed by the other ones.
+    """
     requested = board.memory(places.weights) if places.weights else None
     if requested is not None and requested.kind == "flash":
         return [requested]
@@ -206,15 +209,16 @@ def memory_of_arena(board: Board, places: Places) -> Memory:
 
 
 def copied_bytes(program: Program, board: Board, places: Places) -> int:
-    """Return the bytes of RAM into which start-up code copies weights."""
+    """Return the bytes of RAM that start-up code fills with copies of weights."""
     return sum(aligned(buffer.nbytes) for buffer in copies_of(program, board, places))
 
 
 def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Memory]:
-    """Return the constants to copy to RAM, as `--hot-weights` and the memory of the weights ask, with their memories.
+    """Return the constants that start-up code copies to RAM, each with the memory of its copy.
 
-    Hot weights are those that save most cycles in RAM. If the board file has no timing, or nothing is saved, they are
-    those that are read most often for their size.
+    The user asks for them by `--hot-weights` (a number of bytes) or by a RAM as memory of the weights. Hot weights are
+    those that save the most cycles in RAM. If the board file has no timing, or nothing is saved, they are those with
+    the most reads per byte.
     """
     copies: dict[Buffer, Memory] = {}
     left = hottest(program) if places.hot else []
@@ -232,7 +236,10 @@ def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Me
 
 
 def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
-    """Return the buffers that fit in `nbytes` together, chosen greedily in the given order; larger ones are skipped."""
+    """Return buffers that fit in `nbytes` together, chosen greedily in the given order.
+
+    A buffer that is too large for the remaining bytes is skipped.
+    """
     chosen = list[Buffer]()
     for buffer in buffers:
         if aligned(buffer.nbytes) <= nbytes:
@@ -242,7 +249,7 @@ def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
 
 
 def hottest(program: Program) -> list[Buffer]:
-    """Return the constants of a program in descending order of reads per byte."""
+    """Return the constants of a program in descending order of the number of reads per byte."""
     reads = traffic(program)
     return sorted(_constants(program), key=lambda b: (-reads[b] / b.nbytes, b.name))
 
@@ -282,11 +289,10 @@ def _arenas(
 
 
 MIN_PLACEMENT_GAIN = 0.01
-"""Smallest share of an inference's estimated cycles that an arena in several memories must save over one in one memory.
-"""
+"""Smallest share of an inference's estimated cycles that splitting the arena over several memories must save."""
 
 SPILL_RESERVE_BYTES = 8192
-"""Bytes left for stack and variables in the data memory if the arena spills into it without the user's choice."""
+"""Bytes of the data memory left free for stack and variables, if the arena spills into it without the user's choice."""
 
 
 def _by_default(

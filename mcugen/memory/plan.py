@@ -22,9 +22,10 @@ from mcugen.memory.exact import Interval, Problem, solve
 from mcugen.memory.regions import Freedom, LiveRanges, Region, covered_bytes, freedom, joined_regions
 
 MAX_LIVE_PAIRS = 100_000
-"""Largest number of pairs of simultaneously live buffers for the full search; with more, placement is first-fit only.
+"""Largest number of pairs of simultaneously live buffers for the full search; with more, each buffer gets the first gap
+that fits.
 
-It is hundreds of times the number of any shared model.
+It is hundreds of times the number for any shared test model.
 """
 
 
@@ -33,8 +34,9 @@ def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math
 
     Args:
         program: The program, changed in place.
-        target_bytes: Size of an area that is good enough: the search stops there.
-        max_bytes: Size limit of an area: if no plan can meet it, the search stops early with any plan.
+        target_bytes: Size of an area in bytes at which the search stops, because it is small enough; 0 for the least
+            size.
+        max_bytes: Size limit of an area in bytes: if no plan can meet it, the search stops early with some valid plan.
     """
     planned = [b for b in program.buffers if b.planned]
     if program.handover is not None:
@@ -77,7 +79,10 @@ class Planned:
 
 
 def peak_live_bytes(program: Program) -> int:
-    """Return the peak of live bytes in the first area, a lower bound for plans with the same joined moves."""
+    """Return the peak of live bytes in the first area.
+
+    It is a lower bound of the area's size for all plans that eliminate the same moves.
+    """
     return _Layout(LiveRanges(program, 0), True).peak
 
 

@@ -14,7 +14,11 @@ from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, I
 
 @dataclass(frozen=True)
 class Freedom:
-    """The allowed distances of an output that overlaps an input, in bytes from the start of `into` to that of `out`."""
+    """The distances, in bytes, at which an output may overlap an input.
+
+    The distance is measured from the start of the input `into` to the start of the output `out`; negative if the output
+    begins first.
+    """
 
     at: frozenset[int]
     """Distances in bytes that are allowed, in addition to those up to `up_to`."""
@@ -26,7 +30,13 @@ class Freedom:
         return distance in self.at or (self.up_to is not None and distance <= self.up_to)
 
     def max_shared_bytes(self, out: int, into: int, granule: int = ALIGNMENT) -> int:
-        """Return the most bytes that buffers of these sizes can share at distances that are multiples of `granule`."""
+        """Return the most bytes that an output and an input can share.
+
+        Args:
+            out: Bytes of the output.
+            into: Bytes of the input.
+            granule: Bytes of which distances below `up_to` must be multiples.
+        """
         distances = [*self.at]
         if self.up_to is not None:
             distances.append(min(self.up_to // granule * granule, max(into - out, 0)))
@@ -34,7 +44,7 @@ class Freedom:
 
 
 def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
-    """Return the distances at which an instruction's output may overlap its input after the input's last use.
+    """Return the distances at which an instruction's output may overlap its input, if the input is not read later.
 
     Return None if they must not overlap.
     """
@@ -84,14 +94,14 @@ class LiveRanges:
             self._uses[buffer].append(BufferUse(index, writes, at, end))
 
     def uses(self, buffer: Buffer, first: int, end: int, low: int, high: int) -> list[BufferUse]:
-        """Return the uses of some bytes of a buffer within a range of instructions.
+        """Return the reads and writes of some bytes of a buffer by a range of instructions, in their order.
 
         Args:
             buffer: The buffer.
-            first: First instruction of the range.
-            end: First instruction behind the range.
-            low: First byte of the part.
-            high: First byte behind the part.
+            first: Index of the first instruction of the range.
+            end: Index after the last instruction of the range.
+            low: Offset in the buffer of the first byte.
+            high: Offset in the buffer after the last byte.
         """
         uses = self._uses[buffer]
         start, stop = (bisect_left(uses, index, key=lambda use: use.index) for index in (first, end))
@@ -102,17 +112,15 @@ class LiveRanges:
         return [use.index for use in self._uses[buffer] if use.writes]
 
     def meet(self, a: Buffer, b: Buffer) -> bool:
-        """Return whether the live ranges of two buffers have an instruction in common."""
+        """Return whether two buffers are live during a common instruction."""
         (first, last), (begin, end) = self.ranges[a], self.ranges[b]
         return first <= end and begin <= last
 
     @cached_property
     def blocks(self) -> list[tuple[int, ...]]:
-        """Return, for each instruction, the indices of the markers that begin its enclosing blocks.
+        """Return, for each instruction, the indices of the markers that begin its enclosing blocks, outermost first.
 
-        The outermost block comes first.
-
-        For the second side of a branch these include the marker between the sides.
+        For an instruction on the second side of a branch, they include the marker between the sides (ELSE).
         """
         around: list[tuple[int, ...]] = []
         path: tuple[int, ...] = ()
@@ -141,12 +149,19 @@ class Region:
 
     @property
     def granule(self) -> int:
-        """Return the granularity of overlaps in bytes: the greatest common divisor of offsets and ALIGNMENT."""
+        """Return the step in bytes of the addresses at which the region's buffers may overlap other buffers.
+
+        It is the greatest common divisor of the buffers' offsets in the region and of ALIGNMENT.
+        """
         return gcd(ALIGNMENT, *self.members.values())
 
 
 def joined_regions(live_ranges: LiveRanges, joins: bool) -> list[Region]:
-    """Return the regions of all buffers: one for each buffer or, with `joins`, one for buffers that moves connect."""
+    """Return the regions to place: one for each buffer or, with `joins`, one for all buffers that moves connect.
+
+    A move within a region needs no code, as its source and target have the same address. Buffers are connected only
+    where that is safe.
+    """
     region_of = {b: Region({b: 0}) for b in live_ranges.ranges}
     for move in _moves(live_ranges) if joins else ():
         source, target = region_of[move.x], region_of[move.y]
@@ -162,7 +177,7 @@ def joined_regions(live_ranges: LiveRanges, joins: bool) -> list[Region]:
 
 
 def covered_bytes(spans: Iterable[tuple[int, int, int]]) -> int:
-    """Return the total bytes of spans (region, begin, end); bytes that spans share count once."""
+    """Return the total bytes of spans (region, first byte, byte after the last); shared bytes count once."""
     total, reached = 0, (-1, 0)
     for region, start, end in sorted(spans):
         begin = max(start, reached[1]) if region == reached[0] else start

@@ -20,9 +20,9 @@ class SharedArena:
     """The placement of several models' arenas in one common arena.
 
     Attributes:
-        offsets: Start of each model's arena in bytes.
+        offsets: Start of each model's arena, in bytes from the start of the common arena.
         nbytes: Bytes of the common arena.
-        bound: A lower bound of these bytes.
+        bound: A lower bound of the bytes of any common arena for these models.
     """
 
     offsets: tuple[int, ...]
@@ -31,9 +31,11 @@ class SharedArena:
 
 
 def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> SharedArena:
-    """Return the smallest common arena for models whose arenas have these sizes in bytes.
+    """Return the placement of several models' arenas, of these sizes in bytes, in the smallest common arena.
 
-    Pairs of models in `exclusive` never run at the same time, so that their arenas may overlap.
+    Args:
+        sizes: Bytes of each model's arena.
+        exclusive: Pairs of models that never run at the same time, so that their arenas may overlap.
     """
     units = [max(aligned(size) // ALIGNMENT, 1) for size in sizes]
     together = [pair for pair in combinations(range(len(sizes)), 2) if pair not in exclusive]

@@ -25,11 +25,11 @@ def bytes_at(spans: Mapping[Key, Span], live_ranges: Mapping[Key, Life], moments
 
     Args:
         spans: The byte ranges.
-        live_ranges: The live range of each byte range.
+        live_ranges: The live range of each byte range, in moments from −1 to `moments`.
         moments: The last moment.
 
     Returns:
-        The bytes at the moments from 0 to `moments`, followed by those at moment −1, which has index −1.
+        The bytes at the moments from 0 to `moments`, followed by those at moment −1, so that index −1 selects them.
     """
     changes = defaultdict[int, int](int)
     for nbytes, (first, last) in _stays(spans, live_ranges):

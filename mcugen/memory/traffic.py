@@ -22,7 +22,7 @@ def traffic(program: Program) -> dict[Buffer, int]:
 
 
 def runs_of(program: Program) -> Iterator[tuple[Instr, int]]:
-    """Yield each instruction that may generate code, in order, and how often it runs in one inference."""
+    """Yield each instruction that may generate code, in order, and the number of its runs in one inference."""
     steps, events = [1], Counter[int]()
     for instr in program.instrs:
         if instr.control is Control.END:
@@ -43,30 +43,31 @@ def _repetitions(instr: Instr, events: Counter[int]) -> int:
 
 
 def passes_of(instr: Instr) -> int:
-    """Return how often a layer reads all its constants in one run: multiply-accumulates / weights; 0 without weights.
+    """Return how often one run of an instruction reads all its constants: multiply-accumulates / number of weights.
 
-    Each multiply-accumulate is assumed to read one weight.
+    Each multiply-accumulate is assumed to read one weight. The result is 0 without weights.
     """
     constants = [o.buffer.count for o in instr.operands if o.buffer.space is Space.CONST]
     return instr.macs // max([1, *constants]) if instr.control is Control.NONE else 0
 
 
 DEFAULT_LOADS_PER_WORD = 0.25
-"""Loads per word of constants in one pass, for layers whose kernel does not say (Kernel.loads).
+"""Load instructions per word of constants in one pass, for layers whose kernel does not state it (Kernel.loads).
 
-Also the loads per word of prepared input, which serves several results and has two or four elements a word.
+It is below 1 because a loaded word serves several results. The value also applies to words of prepared (im2col) input,
+which have two or four elements.
 """
 
 
 def loads_in_pass(instr: Instr) -> float:
-    """Return the loads per word of a layer's constants in one pass (one multiplication by each constant)."""
+    """Return the loads per word of a layer's constants in one pass: one multiplication by each constant."""
     return DEFAULT_LOADS_PER_WORD if instr.declaration is None else instr.declaration.loads
 
 
 def sweeps_in_pass(instr: Instr) -> float:
-    """Return how often a layer traverses all its constants in one pass, as far as a cache sees it.
+    """Return how often a layer traverses all its constants in one pass, as seen by a cache.
 
-    A word that is loaded again soon counts once.
+    A word that is loaded again soon after its last load counts once, because it is still in the cache.
     """
     sweeps = 1.0 if instr.declaration is None else instr.declaration.sweeps
     return min(loads_in_pass(instr), sweeps)

@@ -29,8 +29,10 @@ from mcugen.lir.program import (
 def verify_plan(program: Program) -> None:
     """Verify that no instruction reads bytes that another buffer has overwritten.
 
+    The program must have a memory plan.
+
     Raises:
-        VerificationError: An instruction would read wrong bytes.
+        VerificationError: An instruction would read wrong bytes; the message names it.
     """
     movable = {o.buffer for i in program.instrs if i.kernel == MOVE for o in i.operands}
     for buffer in filter(lambda b: b.planned, program.buffers):

@@ -19,7 +19,7 @@ from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.lir.program import Param, param_dtype
 
 MakeParameter = Callable[[Param], Parameter]
-"""Turns a number into a parameter of the kernel, for use in an expression."""
+"""Function that returns the expression of a kernel parameter with a given value."""
 
 INT8_TABLE_ORDER = np.arange(256).astype(np.uint8).view(np.int8)
 """All int8 values in the order of table entries, which are indexed by the value as an unsigned byte."""
@@ -77,7 +77,7 @@ class Line:
 
     @staticmethod
     def through(values: Array, dtype: DType) -> Line | None:
-        """Return the clamped line through the points (CURVE_INPUTS[i], values[i]); None if no line fits them.
+        """Return the clamped line through the points (CURVE_INPUTS[i], values[i]); None if no line is accurate enough.
 
         `values` are the real, unrounded outputs for all int16 inputs; the line rounds and clamps them to type `dtype`.
         """
@@ -94,7 +94,10 @@ class Line:
         return Line.of(slope, constant, round(low), round(high))
 
     def expression(self, x: Expression, scalar: MakeParameter) -> Expression:
-        """Return the line as an expression of an int32 `x`; `scalar` makes its numbers kernel parameters."""
+        """Return the line as an expression of an int32 `x`.
+
+        `scalar` makes kernel parameters of the line's constants.
+        """
         up = 32 - self.shift  # where there is room for it, the upper word of 64 bits is the result
         fits = 2**15 * abs(self.slope) + abs(self.offset) < 2 ** (63 - up)
         if up <= 15 and fits:
@@ -111,7 +114,7 @@ def limited(value: Expression, low: int, high: int, scalar: MakeParameter) -> Ex
         value: Expression of an int32.
         low: Lower limit.
         high: Upper limit.
-        scalar: Makes a kernel parameter of a number.
+        scalar: Makes a kernel parameter of a number, here of the limits.
     """
     for bits in (8, 16):
         if (low, high) == DType(f"int{bits}").limits:
@@ -135,7 +138,13 @@ class Segments:
     within: bool = False
 
     def expression(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the expression of the function for an int16 `x`."""
+        """Return the function as an expression of an int16 `x`.
+
+        Args:
+            x: The input.
+            table: The lookup table.
+            scalar: Makes kernel parameters of the function's constants.
+        """
         bits, shift = scalar(self.bits), scalar(self.shift)
         at = Shared(x + 32768)
         start, end = Entry(table, at >> bits), Entry(table, (at >> bits) + 1)
@@ -143,7 +152,13 @@ class Segments:
         return value if self.within else limited(value, self.low, self.high, scalar)
 
     def vector(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the Helium expression of the function for four elements: two gathers, one multiplication."""
+        """Return the function as an expression of Helium vectors of four elements: two gathers, one multiplication.
+
+        Args:
+            x: The input.
+            table: The lookup table.
+            scalar: Makes kernel parameters of the function's constants.
+        """
         at = x + 32768
         start, end = Entry(table, at >> self.bits), Entry(table, (at >> self.bits) + 1)
         rise = (end - start) * (at & ((1 << self.bits) - 1))
@@ -158,8 +173,8 @@ TANH_ENTRIES = 512
 TANH_STEP = 1 / 48
 """Distance between the arguments of successive entries of TANH_TABLE.
 
-The table ends at ±5.32, where tanh is ±32766 · 2^-15. The factor of an argument is an integer for every scale that is a
-power of two.
+The table ends at ±5.32, where tanh is ±32766 · 2^-15. With this step, the factor from quantized inputs to table
+positions is an integer for every scale that is a power of two.
 """
 
 _ARGUMENTS = (np.arange(TANH_ENTRIES) - (TANH_ENTRIES - 1) / 2) * TANH_STEP
@@ -168,9 +183,10 @@ _BEND = TANH_STEP**2 / 8 * -2 * np.tanh(_ARGUMENTS) / np.cosh(_ARGUMENTS) ** 2
 """Error of lines between entries above tanh halfway: its second derivative times an eighth of the step's square."""
 
 TANH_TABLE: Array = np.rint((np.tanh(_ARGUMENTS) - _BEND / 2) * 2.0**15).astype(np.int16)
-"""tanh in units of 2^-15: 1 KB for all layers of a program.
+"""int16 values of tanh in units of 2^-15: 1 KB, which all layers of a program share.
 
-Entries are moved by half of the error of the lines between them, which leaves an error of at most 1.2 units.
+Entries are shifted by half of the largest deviation of the connecting lines from the curve, so that interpolation is
+off by at most 1.2 units.
 """
 
 _UNITS = QuantParams((2.0**-15,), 0)
@@ -216,11 +232,14 @@ class ShortLine:
         return ShortLine(factor, offset, shift, *dtype.limits) if 2**15 * factor + abs(offset) < 2**31 else None
 
     def expression(self, x: Expression, scalar: MakeParameter) -> Expression:
-        """Return the expression of the line for an int32 `x`."""
+        """Return the line as an expression of an int32 `x`; `scalar` makes kernel parameters of its constants."""
         return limited(self._sum(x, scalar), self.low, self.high, scalar)
 
     def vector(self, x: Expression, scalar: MakeParameter) -> Expression:
-        """Return the Helium expression of the line for four elements at once."""
+        """Return the line as an expression of Helium vectors of four elements.
+
+        `scalar` makes kernel parameters of the line's constants.
+        """
         return call(CLAMP, self._sum(x, scalar), scalar(self.low), scalar(self.high))
 
     def _sum(self, x: Expression, scalar: MakeParameter) -> Expression:
@@ -245,9 +264,15 @@ class SharedTanh:
 
     @staticmethod
     def of(function: str, x: QuantParams, out: TensorType) -> SharedTanh | None:
-        """Return how `function` reads the table for these input and output types.
+        """Return how a function reads TANH_TABLE for these input and output types.
 
-        Return None if the function is neither tanh nor sigmoid, or if the factor is not exact.
+        Return None if the function is neither tanh nor sigmoid, or if no integer factor maps the inputs to table
+        positions exactly.
+
+        Args:
+            function: Name of the function, such as "tanh".
+            x: Quantization of the int16 input.
+            out: Type of the output.
         """
         is_exact = math.frexp(x.scale[0])[0] == 1 / 2 and _FINEST_SCALE <= x.scale[0] <= _COARSEST_SCALE
         if function not in ("tanh", "sigmoid") or x.zero_point or not is_exact:
@@ -261,7 +286,7 @@ class SharedTanh:
         return None if line is None else SharedTanh(factor, reach, is_sigmoid, line)
 
     def is_near(self, exact: Array, dtype: DType) -> bool:
-        """Return whether the shared table approximates a function well enough for the output type `dtype`.
+        """Return whether the error of the shared table is small enough for the output type `dtype`.
 
         `exact[i]` is the function's real, unrounded output for the int16 input CURVE_INPUTS[i].
         """
@@ -272,14 +297,26 @@ class SharedTanh:
         return bool(error <= 1 / 2 + _SHARED_WORST[dtype])
 
     def expression(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the expression of the function for an int16 `x`."""
+        """Return the function as an expression of an int16 `x`.
+
+        Args:
+            x: The input.
+            table: TANH_TABLE as an expression.
+            scalar: Makes kernel parameters of the function's constants.
+        """
         at = self._place(x if self.reach == 2**15 else limited(x, -self.reach, self.reach, scalar), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
         value = self._placed(call(INTERPOLATE, start, end, at >> (_PLACE_BITS - 16), 16, self._shift))
         return value if self.line is None else self.line.expression(value, scalar)
 
     def vector(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the Helium expression of the function for four elements."""
+        """Return the function as an expression of Helium vectors of four elements.
+
+        Args:
+            x: The input.
+            table: TANH_TABLE as an expression.
+            scalar: Makes kernel parameters of the function's constants.
+        """
         at = self._place(x if self.reach == 2**15 else call(CLAMP, x, *map(scalar, (-self.reach, self.reach))), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
         rise = (end - start) * ((at >> (_PLACE_BITS - 16)) & 0xFFFF)
@@ -305,12 +342,17 @@ def _constant(value: Param) -> Parameter:
 
 
 def interpolation(values: Array, dtype: DType) -> tuple[Segments, Array] | None:
-    """Find the smallest table that approximates the real values values[i] at the int16 values CURVE_INPUTS[i].
+    """Find the smallest table that approximates the real values values[i] at the int16 inputs CURVE_INPUTS[i].
 
-    If no table is good enough, the most accurate one is returned.
+    If no table meets the target accuracy, the most accurate one is returned.
+
+    Args:
+        values: The real, unrounded outputs, in output steps.
+        dtype: Type of the output.
 
     Returns:
-        How to interpolate the table, and its entries; None if the error of every table exceeds _WORST.
+        How to interpolate the table, and its entries; None if every table is off by more than 4 steps (int16) or half a
+        step (int8).
     """
     low, high = dtype.limits
     values = np.nan_to_num(values, nan=low)

@@ -8,11 +8,14 @@ import numpy as np
 from mcugen.hir.types import Array
 
 MAX_SHORT_FACTOR_BITS = 12
-"""Largest number of significant bits of a float factor whose product with an integer below 2¹² is exact in float32."""
+"""Largest number of significant bits of a float factor that counts as short.
+
+The product of a short factor and an integer below 2¹² is exact in float32.
+"""
 
 
 def has_digits(numbers: Array, digits: int) -> Array:
-    """Return, for each number, whether it has at most `digits` significant bits."""
+    """Return, for each number, whether at most `digits` significant bits represent it exactly."""
     mantissas = np.ldexp(np.frexp(numbers)[0], digits)
     return np.asarray(mantissas == np.rint(mantissas))
 

@@ -81,9 +81,9 @@ class Requantizer:
         return q
 
     def for_high_word(self) -> Requantizer:
-        """Return an equal requantizer with shift 32, so that a 32-bit CPU takes just the upper word of the product.
+        """Return an equal requantizer with shift 32, for which a 32-bit CPU needs only the upper word of the product.
 
-        If there is none, the requantizer itself is returned.
+        If no such requantizer exists, return this one.
         """
         if self.shift == 31 and int(self.multiplier.max()) < 2**30:
             return replace(self, multiplier=self.multiplier * 2, shift=32)
@@ -91,16 +91,19 @@ class Requantizer:
 
 
 def is_quantized(tensor: TensorType | None) -> bool:
-    """Return whether integer kernels support a tensor's quantization: int8, or int16 with zero point 0; one scale."""
+    """Return whether integer kernels support a tensor's quantization; False for None and real tensors.
+
+    They support int8, and int16 with zero point 0, both with one scale for the whole tensor.
+    """
     if tensor is None or tensor.quant is None or tensor.quant.axis is not None:
         return False
     return tensor.dtype is DType.INT8 or (tensor.dtype is DType.INT16 and tensor.quant.zero_point == 0)
 
 
 def max_code_magnitude(dtype: DType) -> int:
-    """Return the largest magnitude of q − zero_point for values q of a quantized type, rounded up to a power of two.
+    """Return the largest magnitude of q − zero_point for int8 or int16 values q, rounded up to a power of two.
 
-    int16 has zero point 0.
+    For int8 any zero point is possible; for int16 the zero point is 0.
     """
     return 2**15 if dtype is DType.INT16 else 2**8
 
@@ -155,7 +158,7 @@ def dequantize(q: Array, quant: QuantParams) -> Array:
 
 
 def broadcast_scale(quant: QuantParams, rank: int) -> Array:
-    """Return the scales in a shape that broadcasts to a tensor of this rank."""
+    """Return the scales in a shape that broadcasts to a tensor of this rank: all along `quant.axis`, or one number."""
     if quant.axis is None:
         return quant.scales.reshape(())
     shape = [1] * rank

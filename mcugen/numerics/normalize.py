@@ -40,18 +40,19 @@ class FixedNormalize:
     def of(
         sig: Signature, count: int, epsilon: float, centered: bool, scale: Array | None, bias: Array | None
     ) -> FixedNormalize | None:
-        """Return the integer constants of a normalization, or None where precision would be lost.
+        """Return the integer constants of a normalization, or None if integer arithmetic would lose precision.
 
         Args:
             sig: The types of the input and the output.
             count: The number of elements with common statistics.
             epsilon: The constant that is added to the variance, in real units.
             centered: Whether the mean is subtracted.
-            scale: The factors behind the normalization, or None.
-            bias: The summands behind the factors, or None.
+            scale: The factors that the normalized elements are multiplied by, or None for no factors.
+            bias: The summands that are added after the factors, or None for no summands.
 
         Returns:
-            None for types that are not quantized, rows that are too long, and scales that are too far apart.
+            The constants. None for types that are not quantized, for too many elements with common statistics, and for
+            factors whose magnitudes differ too much.
         """
         x, y = sig.input(0), sig.output
         if x.quant is None or y.quant is None or x.quant.axis is not None or count * span(x) >= 2**31:
@@ -99,6 +100,6 @@ class FixedNormalize:
 
 
 def span(x: TensorType) -> int:
-    """Return the number of quantization steps between the lowest and the highest value of an integer tensor type."""
+    """Return the number of quantization steps between the lowest and the highest value of a quantized tensor type."""
     low, high = x.dtype.limits
     return high - low

@@ -42,9 +42,9 @@ class Reciprocal:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(scale: float, max_code: int) -> Reciprocal | None:
-        """Return a reciprocal that quantizes exactly as the division by `scale` does; None if there is none.
+        """Return a reciprocal with which quantization gives the same results as with the division by `scale`.
 
-        `max_code` is the largest magnitude of the quantized values.
+        Return None if there is none. `max_code` is the largest magnitude of the quantized values.
         """
         divisor = np.float32(scale)
         if not _MIN_SCALE < divisor < 1 / _MIN_SCALE:
@@ -86,9 +86,9 @@ def _rounded_sum(high: Array, low: Array) -> Array:
 
 @dataclass(frozen=True)
 class WholeScale:
-    """A quantization scale in integers, for CPUs without FPU: significand · 2^(exponent − 150), with 24 bits.
+    """A quantization scale in integers, for CPUs without FPU: scale = significand · 2^(exponent − 150).
 
-    `inverse` is 2^54 / significand.
+    The significand has 24 bits; `inverse` is 2^54 / significand.
     """
 
     significand: int
@@ -97,7 +97,7 @@ class WholeScale:
 
     @staticmethod
     def of(scale: float) -> WholeScale | None:
-        """Return a scale in integers; None if the scale is so large or small that floats would overflow."""
+        """Return a quantization scale in integers; None if it is so large or small that float32 would overflow."""
         fraction, exponent = math.frexp(np.float32(scale))
         if not -100 < exponent < 100:
             return None

@@ -67,10 +67,11 @@ class FixedSoftmax:
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedSoftmax | None:
-        """Return the constants of an integer softmax along `axis` for these types, or None.
+        """Return the constants of an integer softmax along `axis` for these types, or None if it is not possible.
 
         Returns:
-            None if rows are so long that the table loses precision, or if the scales are not those of a softmax.
+            The constants. None if rows are so long that the table loses precision, or if the input or output scale is
+            outside of the range that softmax needs.
         """
         x, y = sig.input(0), sig.output
         if not is_quantized(x) or not is_quantized(y) or x.shape[axis] > _LONGEST:
@@ -109,7 +110,7 @@ _LONGEST = 4096
 def fixed_log2(v: Array) -> Array:
     """Return log2(v) · 2^20, rounded down, for integers 1 ≤ v < 2^32.
 
-    Each squaring of the mantissa (Q1.31) gives one bit.
+    The algorithm squares the mantissa (Q1.31) repeatedly; each squaring gives one bit.
     """
     whole = np.frexp(v.astype(np.float64))[1] - 1
     mantissa, y = v.astype(np.uint64) << (31 - whole).astype(np.uint64), whole.astype(np.int64)
@@ -139,10 +140,10 @@ class FixedLogSoftmax:
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedLogSoftmax | None:
-        """Return the constants of an integer log-softmax along `axis` for these types, or None.
+        """Return the constants of an integer log-softmax along `axis` for these types, or None if it is not possible.
 
         Returns:
-            None if rows are too long, or if the output's scale is so fine that all results saturate.
+            The constants. None if rows are too long, or if the output's scale is so small that all results saturate.
         """
         x, y = sig.input(0), sig.output
         if not is_quantized(x) or not is_quantized(y) or x.shape[axis] > _LONGEST:

@@ -13,16 +13,19 @@ from mcugen.numerics.fixedpoint import MAX_ACCUMULATOR, Range, Requantizer, clam
 
 
 def exact_product(a: Array, b: Array) -> Array:
-    """Return the product of integer matrices; float64 carries it exactly (|sums| < 2^53) and runs on BLAS."""
+    """Return the exact product of integer matrices, computed by BLAS in float64.
+
+    All sums must have a magnitude below 2^53.
+    """
     product: Array = np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
     return product
 
 
 def real_product(a: Array, b: Array) -> Array:
-    """Return the product of matrices of one float type; float32 is summed in float64 and rounded once.
+    """Return the product of matrices of one float type; float32 products are summed in float64 and rounded once.
 
-    The last bits of float32 sums depend on the BLAS kernel of each CPU, which can change the quantized values of a
-    model that is quantized by them.
+    The last bits of float32 sums would depend on the BLAS kernel of the CPU, and could change the quantized values of a
+    model that is quantized with these results.
     """
     if a.dtype != np.float32:
         return a @ b
@@ -37,7 +40,7 @@ def max_offset_magnitude(x: TensorType) -> int:
 
 
 def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
-    """Return an upper bound of the accumulator's magnitude at any time during the sum, by output channel.
+    """Return, for each output channel, an upper bound of the accumulator's magnitude at any time during the sum.
 
     Args:
         x: Type of the quantized input.
@@ -50,7 +53,10 @@ def largest_sums(x: TensorType, weights: Array, bias: Array) -> Array:
 
 
 def product_sums(sig: Signature) -> Array:
-    """Return an upper bound of the accumulators' magnitude in a product of two activations, as an array [1]."""
+    """Return an upper bound of the accumulators' magnitude in a matrix product of two quantized activations.
+
+    The result is an array with one element.
+    """
     a, b = sig.input(0), sig.input(1)
     return np.asarray([a.shape[-1] * max_offset_magnitude(a) * max_offset_magnitude(b)], np.int64)
 
@@ -66,7 +72,7 @@ def accumulator_limit(sig: Signature) -> int:
 
 
 MAX_PRECISE_SUM = 2**25
-"""Bound of accumulators for which multipliers of 31 fraction bits are precise enough.
+"""Exclusive bound of the accumulators' magnitude for which multipliers of 31 fraction bits are precise enough.
 
 Below it, the product with a multiplier is off by less than 2^-7 output steps.
 """
@@ -75,12 +81,12 @@ Below it, the product with a multiplier is off by less than 2^-7 output steps.
 def finish(
     acc: Array, sig: Signature, clamp: Range | None, sums: Array, factor: float = 1.0, *, by_weights: bool = True
 ) -> Array:
-    """Compute a layer's output from its accumulators: requantize and clamp; int32 and int64 stay unchanged.
+    """Compute a layer's output from its accumulators: requantize and clamp; int32 and int64 outputs are unchanged.
 
     Args:
         acc: The accumulators, channels last.
         sig: The types of the operands and of the output.
-        clamp: The activation's limits in real units, or None.
+        clamp: The activation's limits in real units, or None for no activation.
         sums: The largest magnitude of the accumulators, by channel.
         factor: A factor of the real result.
         by_weights: Whether the second operand holds weights.
@@ -97,13 +103,13 @@ def requantizer(
 ) -> Requantizer:
     """Return the requantization of accumulators to the output type.
 
-    Accumulators are in units of input scale · weight scale · `factor`. For int8 tensors multipliers of 31 fraction bits
-    are precise enough, and cost least; 16-bit tensors, and 64-bit sums, need more. Weights of 16 bits do not need more
-    while sums stay small: those of a uint8 model, less their zero point, have nine bits.
+    Accumulators are in units of input scale · weight scale · `factor`. For int8 tensors, multipliers of 31 fraction
+    bits are precise enough and cheapest. 16-bit tensors and 64-bit sums get more precise multipliers, except for 16-bit
+    weights whose sums stay below MAX_PRECISE_SUM: those of a uint8 model, minus their zero point, have only nine bits.
 
     Args:
         sig: The types of the operands and of the output.
-        sums: The largest magnitude of the accumulators, by channel; None stands for int32 sums.
+        sums: The largest magnitude of the accumulators, by channel; None if they fit in int32.
         factor: A factor of the real result.
         by_weights: Whether the second operand holds weights.
     """
@@ -132,7 +138,8 @@ def layer_bounds(
         finished: Returns the output, given the sums, the weights and the bias.
 
     Returns:
-        The bounds of the one output, or None if the bounds of x are unknown or an operand is not constant.
+        A sequence of one entry for the one output: its bounds, or None if the bounds of x are unknown or an operand is
+        not constant.
     """
     x, *constants = inputs
     if x is None or any(c is None or c[0] is not c[1] for c in constants):

@@ -13,17 +13,18 @@ from mcugen.hir.types import Array, Shape
 
 
 def height_and_width(values: Sequence[int], missing: int) -> tuple[int, int]:
-    """Return the vertical and the horizontal number of a spatial setting.
+    """Return the vertical and the horizontal number of a setting with one number per spatial axis, such as strides.
 
-    If `values` has only the horizontal number, the vertical one is `missing`.
+    If `values` has only one number, it is the horizontal one, and the vertical one is `missing`.
     """
     return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
 def pad(x: Array, widths: Sequence[tuple[int, int]], fill: float) -> Array:
-    """Return x padded with a constant, or x itself if nothing is added.
+    """Return x padded with the constant `fill`, or x itself if nothing is added.
 
-    The result is that of np.pad, in a tenth of its time for small arrays.
+    `widths` are the numbers of elements to add before and after each axis. The result is that of np.pad, in a tenth of
+    its time for small arrays.
     """
     if not any(map(any, widths)):
         return x
@@ -49,7 +50,12 @@ class Window:
         return "(" + " ".join(f"{name} {'x'.join(map(str, row))}" for name, row in rows) + ")"
 
     def output(self, space: Shape, kernel: Shape) -> Shape:
-        """Return the output's spatial sizes, rounded down, for an input of sizes `space`."""
+        """Return the output's spatial sizes, rounded down, for an input and a kernel of these spatial sizes.
+
+        Args:
+            space: Spatial sizes of the input.
+            kernel: Spatial sizes of the kernel.
+        """
         rows = zip(space, kernel, self.strides, self.before, self.after, self.dilations, strict=True)
         return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
 
@@ -89,27 +95,27 @@ class Window:
         return RowWindow(1 + axis, self.dilations[axis] * (taps - 1) + 1, self.strides[axis], self.before[axis], fill)
 
     def of_one_row(self, axis: int = 0) -> Window:
-        """Return the window without its padding along an axis, for row-by-row computation.
+        """Return the window without its padding along a spatial axis, for row-by-row computation.
 
-        Padding rows are part of the input rows there.
+        There, the caller provides the padding rows among the input rows.
         """
         before, after = (tuple(0 if a == axis else n for a, n in enumerate(ns)) for ns in (self.before, self.after))
         return replace(self, before=before, after=after)
 
     def band(self, axis: int, start: int, stop: int, size: int, taps: int) -> tuple[Window, int, int]:
-        """Return the window of the positions on an axis from `start` to before `stop`, and the input that it reads.
+        """Return the window of only the output positions `start` to before `stop` of an axis, and the input it reads.
 
         Padding that these positions do not reach is removed.
 
         Args:
             axis: The spatial axis.
             start: The first output position.
-            stop: The output position behind the last one.
+            stop: The output position after the last one.
             size: The size of the input along the axis.
             taps: The size of the kernel along the axis.
 
         Returns:
-            The window, the first input index that is read, and the input index behind the last one.
+            The window, the first input index that is read, and the input index after the last one.
         """
         low = start * self.strides[axis] - self.before[axis]
         high = (stop - 1) * self.strides[axis] - self.before[axis] + self.dilations[axis] * (taps - 1) + 1
@@ -118,7 +124,7 @@ class Window:
         return replace(self, before=tuple(before), after=tuple(after)), max(low, 0), min(high, size)
 
     def upright(self) -> Window:
-        """Return the window with its last axis moved to the front: a row of pixels seen as a column.
+        """Return the window with its last axis moved to the front, so that a row of pixels is processed as a column.
 
         A 1-D window becomes a 2-D window of width 1.
         """

@@ -23,8 +23,8 @@ from mcugen.ops.pointwise import clamped
 class Affine(Clampable, Elementwise):
     """y = x multiplied by and added to constants that broadcast to x, in the order of `steps`; then clamped.
 
-    The order of `steps` decides the precision in float: x · scale + shift loses what (x − mean) · scale keeps where x
-    is close to a large mean.
+    The order of `steps` decides the precision in float: (x − mean) · scale keeps digits of x close to a large mean,
+    which x · scale + shift loses.
 
     Attributes:
         steps: "Mul" or "Add" for each constant operand.
@@ -44,7 +44,14 @@ class Affine(Clampable, Elementwise):
         return clamped(y, self.clamp, scalar)
 
     def line(self, constants: Sequence[Array]) -> tuple[Array, Array]:
-        """Merge all steps into one line x · scale + shift, and return scale and shift in float64."""
+        """Merge all steps into one function x · scale + shift.
+
+        Args:
+            constants: The constant operand of each step.
+
+        Returns:
+            Scale and shift in float64, which broadcast to x.
+        """
         scale, shift = np.ones(()), np.zeros(())
         for step, constant in zip(self.steps, constants, strict=True):
             number = constant.astype(np.float64)

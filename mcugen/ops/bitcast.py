@@ -34,7 +34,7 @@ class BitCast(Simplifiable, Operator):
         return (TensorType(x.shape, self.to),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the output by numpy.ndarray.view."""
+        """Compute the output by numpy.ndarray.view, which reinterprets the bytes."""
         return (arrays[0].view(self.to.numpy),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:

@@ -49,7 +49,7 @@ class Branches(Operator):
         return sum(node.op.macs(node.sig) for body in self.bodies for node in body.nodes)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Emit a fork/join block: one side for each graph."""
+        """Emit a fork/join block that runs each graph on one core."""
         outer_inputs = iter(node.inputs)
         for body in self.bodies:
             for formal, value in zip(body.inputs, outer_inputs, strict=False):

@@ -24,7 +24,7 @@ from mcugen.ops.onnx_node import OnnxNode
 from mcugen.ops.pointwise import Binary, argument_of, operands_of
 
 CELL_MARKER_OPERATOR = "Tanh"
-"""ONNX operator that every recurrent cell contains; models without it are not searched for cells."""
+"""Name of an ONNX operator that every recurrent cell contains; models without it are not searched for cells."""
 
 _DEEPEST = 40
 """Largest depth of nested sums that are read."""
@@ -75,10 +75,10 @@ class RecurrentCell:
 
 @dataclass(frozen=True)
 class CellStep:
-    """One time step of a recurrent layer.
+    """One time step of a recurrent layer, as recognized in a graph.
 
     Attributes:
-        found: The recurrent cell.
+        found: The recurrent cell that computes the step.
         x: The input of the step.
         before: The states before the step: h, and also c for an LSTM.
         after: The states after the step.
@@ -143,9 +143,11 @@ def cell_of(x: Value, states: Sequence[Value], after: Sequence[Value]) -> Recurr
 
 
 def steps_to(new: Value, is_read: Callable[[Value], object]) -> Iterator[CellStep]:
-    """Yield the recurrent time steps that compute `new` as their next state h.
+    """Yield the recurrent time steps that may compute a value as their next state h.
 
-    `is_read` tells whether a tensor may be the input x of a step.
+    Args:
+        new: The value.
+        is_read: Returns whether a tensor may be the input x of a step.
     """
     for states, after, gate in (*_lstm_states(new), *_gru_states(new), *_rnn_states(new)):
         terms = _terms(gate, {v for v in states if v is not None})
@@ -192,7 +194,9 @@ def _blends(new: Value) -> Iterator[tuple[Value, Value, Value]]:
 
 
 def hoist_projection(cell: RecurrentCell, whole: Value, axis: int) -> tuple[RecurrentCell, Value]:
-    """Merge an input projection that a loop's body or its surroundings compute for all steps into the cell's weights.
+    """Merge a projection (constant matrix product) of the cell's input into the cell's weights.
+
+    A loop's body, or the graph around the loop, computes the projection for all steps.
 
     Args:
         cell: The recurrent cell.
@@ -200,7 +204,7 @@ def hoist_projection(cell: RecurrentCell, whole: Value, axis: int) -> tuple[Recu
         axis: Axis of steps in `whole`.
 
     Returns:
-        The cell with merged weights and the tensor that is projected; the arguments if they cannot be merged.
+        The cell with merged weights, and the tensor that is projected; the arguments if they cannot be merged.
     """
     total = _Sums()(whole)
     takes_rows = np.array_equal(cell.w.sum(0), np.ones(cell.w.shape[1])) and (cell.w != 0).sum() == len(cell.w)
@@ -226,7 +230,7 @@ def compose_layer(
         backwards: Whether the layer goes from the last step to the first.
 
     Returns:
-        All h, the last h, and the last c of an LSTM.
+        The hidden states of all steps, [steps, batch, hidden]; the last hidden state; and the last c of an LSTM.
     """
     batch, size = initial[0].type.shape
     firsts: list[Value | None] = []

@@ -43,7 +43,7 @@ STEP_COUNTER_TYPE = TensorType((), DType.INT64)
 """Type of a loop's step number: an int64 scalar."""
 
 T = TypeVar("T")
-"""Any type."""
+"""Type variable of any type."""
 
 
 def plain(type_: TensorType) -> TensorType:
@@ -52,7 +52,7 @@ def plain(type_: TensorType) -> TensorType:
 
 
 def work(graph: Graph) -> int:
-    """Return the number of operators that one run of `graph` computes; those of a loop count once per step."""
+    """Return the number of operators that one run of `graph` computes; operators in a loop count once per step."""
     return sum(1 + node.op.work if isinstance(node.op, Branch | Repeat) else 1 for node in graph.nodes)
 
 
@@ -87,7 +87,7 @@ class Branch(Operator):
 
     @property
     def work(self) -> int:
-        """Return the largest number of operators that one of the branches runs."""
+        """Return the number of operators that the longer branch runs."""
         return max(work(body) for body in self.bodies)
 
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
@@ -135,7 +135,7 @@ def _bind(formal: Sequence[Value], actual: Sequence[Value | None], builder: Buil
 
 @dataclass(frozen=True)
 class Walk:
-    """Traversal of a tensor by a loop: each step reads or writes one slice along `axis`, backwards if set."""
+    """How a loop traverses a tensor: each step reads or writes one slice along `axis`, from the end if `backwards`."""
 
     axis: int = 0
     backwards: bool = False
@@ -159,11 +159,11 @@ class Walk:
 class Repeat(HasKernels, Partial, Stepwise, Operator):
     """A loop that runs `body` `steps` times.
 
-    Inputs of the node: the first condition (only if `conditional`), the initial values of the `states`, the tensors
-    of which each step reads one slice (`taken`), and tensors that all steps read as a whole. Inputs of the body:
-    the step number, the states, the slices, and the whole tensors. Outputs of the body: the next condition, the
-    next states, and one slice of each tensor in `stacked`. Outputs of the node: the final states and the stacked
-    tensors. A conditional loop ends once the condition is false.
+    Inputs of the node: the first condition (only if `conditional`), the initial values of the `states`, the tensors of
+    which each step reads one slice (`taken`), and tensors that all steps read as a whole. Inputs of the body: the step
+    number, the states, the slices, and the whole tensors. Outputs of the body: the next condition (only if
+    `conditional`), the next states, and one slice of each tensor in `stacked`. Outputs of the node: the final states
+    and the stacked tensors. A conditional loop ends once the condition is false.
     """
 
     mnemonic: ClassVar[str] = "repeat"
@@ -176,12 +176,12 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return the loop's body, as the only entry."""
+        """Return the graph of the loop's body, in a tuple of one."""
         return (self.body,)
 
     @property
     def work(self) -> int:
-        """Return the number of operators that all steps run."""
+        """Return the number of operators that all steps together run."""
         return self.steps * work(self.body)
 
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T], Sequence[T]]:
@@ -225,7 +225,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Return the number of steps, as the only entry."""
+        """Return the number of steps, in a tuple of one, as often as the body runs."""
         return (self.steps,)
 
     def spec(self, node: Node) -> LstmLoopSpec | Node:
@@ -254,7 +254,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         """Return the loop without the stacked outputs that are not needed.
 
         Args:
-            needed: For each output of the node, whether it is needed: True for all states, then the stacked outputs.
+            needed: For each output of the node, whether it is needed: final states (always True), then stacked outputs.
         """
         body, first = self.body.copy(), int(self.conditional)
         kept = [index for index in range(len(body.outputs)) if index < first or needed[index - first]]
@@ -264,7 +264,12 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return replace(self, body=body, stacked=stacked)
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
-        """Return offset and size of the last step, if each step stacks a state."""
+        """Return where a stacked output holds the slice of the last step, if the slices are values of a state.
+
+        Returns:
+            The offset and the number of elements of the slice; None if the output stacks no state, the slice is not
+            contiguous, or the loop may end early.
+        """
         index = node.outputs.index(output) - self.states
         if self.conditional or not self.steps or index < 0 or self._stacked_state(index) is None:
             return None
@@ -273,7 +278,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return (walk.position(self.steps - 1, self.steps) * count, count) if is_run else None
 
     def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
-        """Return the final value of the stacked state."""
+        """Return the loop's final value of the state that a stacked output collects (see last_part)."""
         index = self._stacked_state(node.outputs.index(output) - self.states)
         assert index is not None
         return node.outputs[index]
@@ -523,7 +528,8 @@ def _branches(cond: Value, bodies: Sequence[Body], captures: Sequence[_Capture])
 
 
 OuterResults = tuple[Value | None, list[Value], list[Value]]
-"""Outputs of a loop body: the condition (None without), the next states, and the slices of stacked results."""
+"""Outputs of a loop body: the next condition (None if there is no condition), the next states, and the slices of
+stacked results."""
 
 
 @dataclass

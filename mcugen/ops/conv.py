@@ -145,7 +145,13 @@ class Conv(
         return (self._real(self._sums(x, w), bias),)
 
     def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
-        """Finish the convolution from the unfolded input: multiply, add the bias, clamp."""
+        """Finish the convolution from its im2col matrix: multiply by the weights, add the bias, clamp.
+
+        Args:
+            sig: Types of inputs and output.
+            rows: The matrix that `unfolded` returned.
+            constants: Weights and, if present, bias.
+        """
         x, (w, *bias) = sig.input(0), constants
         sums = _products(rows, w.transpose(to_channels_last(w.ndim)))
         return self._real(sums.reshape(x.shape[0], *self.window.output(x.shape[2:], w.shape[2:]), len(w)), *bias)
@@ -186,7 +192,7 @@ class Conv(
         return None
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the im2col matrix of the channels-first input x."""
+        """Return the im2col matrix of the channels-first input x; None for the channels-last form."""
         if self.is_channels_last:
             return None
         return unfold(self.window, self.groups, x.transpose(to_channels_last(x.ndim)), sig.input(1).shape[2:])
@@ -196,12 +202,21 @@ class Conv(
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 tensors with symmetric weights."""
+        """Return the integer form for int8 or int16 tensors with symmetric weights (zero point 0); None for others."""
         form = integer_weights(graph, sig, inputs)
         return None if form is None else (self, form)
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """Return the convolution with a larger padding, which takes the place of zeros around x."""
+        """Return the convolution with a larger padding, which replaces a separate padding of x by zeros.
+
+        Args:
+            x: The tensor without the separate padding.
+            before: Zeros before x along each axis.
+            after: Zeros behind x along each axis.
+
+        Returns:
+            The convolution; None if the padding cannot be merged.
+        """
         space = self._around(before, after)
         return replace(self, window=self.window.padded(*space)) if space else None
 
@@ -210,7 +225,7 @@ class Conv(
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX Conv with the attributes of the window."""
+        """Return ONNX Conv: the operator's name, its attributes (groups and window), and no additional constants."""
         w = self.window
         return (
             "Conv",
@@ -224,11 +239,14 @@ class Conv(
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form whose window contains all padding."""
+        """Return how to compute the layer row by row, with all padding part of the rows; None if impossible."""
         return self._by_rows(sig, self.window.sides)
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form for depthwise kernels, which pad columns themselves one strip at a time."""
+        """Return how to compute the layer row by row if rows have no padding columns in memory; None if impossible.
+
+        Depthwise kernels then pad the columns themselves, one strip of rows at a time.
+        """
         return self._by_rows(sig, (0, 0) if self.groups > 1 else self.window.sides)
 
     def _by_rows(self, sig: Signature, sides: tuple[int, int]) -> RowForm | None:
@@ -244,7 +262,12 @@ class Conv(
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis, extends=True)
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """Return the convolution of some output columns, with the padding that their windows reach."""
+        """Return the convolution of the output columns `start` to before `stop`, and the columns it reads.
+
+        Returns:
+            The convolution, with the padding that its windows reach; the first input column that it reads; and the
+            column behind the last one. None if that is impossible.
+        """
         return self._columns(sig, sig.input(1).shape[1:-1], start, stop)
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
@@ -265,7 +288,10 @@ class Conv(
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a range of output channels is itself a layer with equal results; it is without groups."""
+        """Return whether a layer with only a range of the output channels computes equal results.
+
+        The layer must be channels last, with one group of channels and constant weights and biases.
+        """
         return self.is_channels_last and self.groups == 1 and self.whole is None and have_channels_alone(sig, inputs)
 
     def _upright(self, sig: Signature) -> Sequence[Partition]:
@@ -360,7 +386,7 @@ class DirectConv(Conv):
         return ()
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 tensors with constant symmetric weights."""
+        """Return the integer form for int8 or int16 tensors with constant symmetric weights; None for others."""
         form = integer_weights(graph, sig, inputs) if is_quantized(sig.output) else None
         return None if form is None else (self, form)
 

@@ -114,7 +114,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return sig.input(0).count * math.prod(sig.input(1).shape[1:])
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return, for stride 1, the equal convolution with the flipped kernel, which has faster kernels."""
+        """Return, for stride 1, the equal convolution with the flipped kernel, which has faster kernels; else None."""
         x, w = node.input(0), node.input(1)
         if any(s != 1 for s in self.window.strides) or x.type.dtype is not DType.FLOAT32:
             return None
@@ -149,7 +149,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.add(source.op, [turned], source.origin, before=node).output
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16, one or two spatial axes and symmetric weights.
+        """Return the integer form for int8 or int16, one or two spatial axes and symmetric weights; None for others.
 
         The integer form stores the weights by output channel.
         """
@@ -241,8 +241,9 @@ def swap_channels(weights: Array, groups: int) -> Array:
 class TransposedConv(HasKernels, Rowwise, Spatial):
     """Transposed convolution of quantized x with symmetric weights: the integer form of ConvTranspose.
 
-    Weights are [O, C/groups, *kernel], or [O, *kernel, C/groups] if channels last. Each output pixel gathers the input
-    pixels that contribute to it. `window.after` is not used.
+    Weights are [O, C/groups, *kernel], or [O, *kernel, C/groups] if channels last. Each output pixel is the sum over
+    the input pixels that contribute to it. The padding at the end (`window.after`) is not used: the output's size
+    decides it.
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
@@ -278,7 +279,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return sig.input(0).count * w.count // self._last(w)[-1] // self.groups
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form that computes `stride` rows at once from the input rows whose taps contribute to them."""
+        """Return how to compute `stride` output rows at a time from the input rows whose taps contribute to them."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1:
             return None

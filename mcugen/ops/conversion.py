@@ -121,9 +121,9 @@ def half(dtype: DType) -> int:
 
 
 class FlipSign(Simplifiable, Elementwise):
-    """Convert between unsigned and signed quantized values (8 or 16 bits) of equal reals by inverting the top bit.
+    """Convert between unsigned and signed quantized values (8 or 16 bits) that stand for equal real numbers.
 
-    The zero point moves by 128 or 32,768. uint8 models become int8 models with it.
+    The operator inverts the top bit; the zero point moves by 128 or 32,768. It turns uint8 models into int8 models.
     """
 
     mnemonic: ClassVar[str] = "flip_sign"
@@ -299,7 +299,7 @@ class Dequantize(Elementwise):
 
 
 class Requantize(Elementwise):
-    """Convert an int8 tensor to other quantization parameters, with equal real values but for rounding."""
+    """Convert an int8 tensor to another scale and zero point; real values stay equal, except for rounding."""
 
     mnemonic: ClassVar[str] = "requantize"
 
@@ -308,9 +308,9 @@ class Requantize(Elementwise):
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Dequantize and quantize again; real arrays are returned unchanged.
+        """Dequantize and quantize again; arrays of real numbers are returned unchanged.
 
-        A lookup table of the operator is computed with real arrays.
+        Real arrays occur when the operator is evaluated to fill a lookup table.
         """
         if sig.input(0).quant is None:
             return (arrays[0],)

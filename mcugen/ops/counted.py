@@ -18,7 +18,8 @@ from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import Gather
 
 MAX_EVALUATED_OPERATORS = 50_000
-"""Largest number of operators, over all steps, that are evaluated to know a loop's counters (10 µs each)."""
+"""Largest number of operators, over all steps, that are evaluated at compile time to know a loop's counters; each takes
+about 10 µs."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class LoopState:
 @dataclass(frozen=True)
 class LoopCounters:
     """The number of steps of a loop, and the values of its counters, all known at compile time.
+
+    A counter is a state whose value depends on the step number only.
 
     Attributes:
         steps: The number of steps that run.
@@ -134,7 +137,16 @@ def as_number(graph: Graph, step: Value, dtype: DType) -> Value:
 
 
 def rows_by_number(graph: Graph, step: Value, steps: int) -> list[tuple[Node, int]]:
-    """Return the nodes of a loop body that gather slice number `step` of an outer tensor, each with the axis."""
+    """Return the nodes of a loop body that gather slice number `step` of a tensor from outside of the body.
+
+    Args:
+        graph: Body of the loop.
+        step: The step number inside the body.
+        steps: Number of steps of the loop.
+
+    Returns:
+        Each node with the axis along which it gathers.
+    """
     return [
         (node, node.op.axis)
         for node in graph.nodes

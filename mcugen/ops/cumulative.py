@@ -53,7 +53,7 @@ class Cumulative(FunctionFamily, Permutable):
         return (np.moveaxis(y[::-1] if self.reverse else y, 0, self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axis."""
+        """Return the operator along the permuted axis, and the permutation to apply to x."""
         return Cumulative(self.function, perm.index(self.axis), self.exclusive, self.reverse), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:

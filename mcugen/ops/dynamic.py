@@ -41,9 +41,9 @@ _SIZE = TensorType((1,), DType.INT32)
 
 
 class Dynamic(Operator):
-    """Base of operators whose output size along one axis depends on data: a graph assumes `size` elements.
+    """Base of operators whose output size along one axis depends on data.
 
-    The last output is the actual size.
+    `size` is the number of elements along this axis for which memory is planned. The last output is the actual size.
     """
 
     size: int = 0

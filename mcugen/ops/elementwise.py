@@ -80,7 +80,13 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Return the expression of four elements in Helium operations (mcugen.expressions.mve).
 
-        Return None if vectors are impossible or do not help.
+        Args:
+            sig: Types of inputs and output.
+            args: Elements of the inputs.
+            scalar: Makes a kernel parameter of a number.
+
+        Returns:
+            The expression; None if vectors are impossible or not faster.
         """
         return None
 
@@ -91,7 +97,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         _emit_steps(node, (step,), builder)
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether the operator is left out of stacks, because some CPUs have a faster kernel for it alone."""
+        """Return whether the operator is not merged into a Stack: some CPUs have a faster kernel for it alone."""
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
@@ -104,9 +110,10 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form if all operands that vary along the axis of rows have as many rows as the result.
+        """Return how to compute the operator row by row; None if impossible.
 
-        An operand that does not vary along that axis is read as a whole.
+        All operands that vary along the axis of rows must have as many rows as the result. An operand that does not
+        vary along that axis is read as a whole.
         """
         out, axis = sig.output, row_axis(sig.output.shape)
         if axis is None:
@@ -122,7 +129,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return each_row(self, sig, is_row, at_once=(1,))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form of a function of one tensor and constant scalars.
+        """Return the integer form of a function of one tensor and constant scalars; None for other functions.
 
         It is a table of 256 values for int8, and an interpolated curve for int16.
         """
@@ -299,7 +306,7 @@ class Stack(Elementwise):
 
     @property
     def name(self) -> str:
-        """Return the names of the steps, joined."""
+        """Return the names of the steps, joined, such as for function names and reports."""
         return "+".join(step.op.name for step in self.steps)
 
     @property
@@ -327,7 +334,7 @@ class Stack(Elementwise):
         return (env[-1],)
 
     def signatures(self, sig: Signature) -> Iterator[tuple[Step, Signature]]:
-        """Yield each step with the types of its inputs and output."""
+        """Yield each step of the stack, in order, with the types of the step's inputs and output."""
         types = [sig.input(i) for i in range(len(sig.inputs))]
         for step in self.steps:
             args = tuple(types[a] for a in step.args)
@@ -394,7 +401,14 @@ def _vectors(
 
 
 def emit_elementwise(node: OnnxNode, op: Elementwise, *inputs: Value, suffix: str = "") -> Value:
-    """Add an elementwise node after reshaping its inputs to one rank, and return its output."""
+    """Add an elementwise node after reshaping its inputs to one rank, and return its output.
+
+    Args:
+        node: The ONNX node that is imported.
+        op: The operator.
+        inputs: The operands, which broadcast to each other.
+        suffix: End of the output's name; "" for the ONNX node's own output.
+    """
     rank = max(v.type.rank for v in inputs)
     aligned = [
         v

@@ -57,7 +57,7 @@ class Forked(Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return the graph of each shard."""
+        """Return the graphs of all shards, stage by stage."""
         return tuple(shard.body for shard in self.shards)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -191,7 +191,8 @@ A result with its own buffer is copied to the output later. A unit is for exampl
 
 
 Stages = Sequence[tuple[ShardRange, ...]]
-"""The stages of a fork, with a barrier behind each: one shard for each core, or one for the first core only."""
+"""The stages of a fork, with a barrier behind each stage: one shard (ShardRange) for each core, or one for the first
+core only."""
 
 
 def fork_layer(node: Node, partition: Partition, stages: Stages) -> Forked | None:

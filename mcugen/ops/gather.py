@@ -114,7 +114,7 @@ class IndexedMovement(Movement):
     """Base of operators that copy elements of input 0 at the integer positions in input 1."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself if input and output have the same quantization."""
+        """Return the operator itself if input and output have the same quantization; else None."""
         return (self, inputs) if has_same_quantization(sig.input(0), sig.output) else None
 
 
@@ -187,7 +187,7 @@ class Gather(Permutable, Simplifiable, IndexedMovement):
         return graph.add(source.op, [gathered.output], source.origin, types=types, before=node).output
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axis, if the indices have one axis."""
+        """Return the gather along the permuted axis; None if the indices do not have exactly one axis."""
         return (Gather(perm.index(self.axis)), (perm, None)) if sig.input(1).rank == 1 else None
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -267,7 +267,7 @@ class GatherElements(Permutable, IndexedMovement):
         return (np.take_along_axis(x, positions(index, x.shape[self.axis]), self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axis."""
+        """Return the operator along the permuted axis, and the permutation to apply to x and to the indices."""
         return GatherElements(perm.index(self.axis)), (perm, perm)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -372,7 +372,16 @@ class SliceAt(Operator):
 
 
 def emit_taken(node: OnnxNode, x: Value, axis: int, indices: Value) -> Value:
-    """Add a Gather along `axis`, or a Slice if the constant indices are evenly spaced; return its output."""
+    """Add a node that takes entries of x along an axis, and return its output.
+
+    The node is a Slice if the indices are constant and evenly spaced, else a Gather.
+
+    Args:
+        node: Node that is imported.
+        x: Tensor to take from.
+        axis: Axis of the indices.
+        indices: The indices.
+    """
     indices = checked_indices(node, indices, x.type.shape[axis : axis + 1])
     flat = [] if indices.data is None else [int(i) for i in indices.data.reshape(-1)]
     step = flat[1] - flat[0] if len(flat) > 1 else 1

@@ -72,7 +72,8 @@ STEP_BITS = 20
 """Number of fraction bits of a gradient step on int8 weights: steps are multiples of 2^-20 of a weight's unit."""
 
 MAX_CODE_STEP = 2**30
-"""Limit of the magnitude of a gradient step, in units of 2^-STEP_BITS, so that weight and step fit in 32 bits."""
+"""Limit of the magnitude of a gradient step on int8 weights, in units of 2^-STEP_BITS of a weight's unit, so that
+weight plus step fits in 32 bits."""
 
 
 class DescendCodes(Operator):

@@ -39,7 +39,10 @@ class FixedAffine(Clampable, Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return no mnemonics: dumps print the class name, because the mnemonic is that of the float form."""
+        """Return no mnemonics (the names of operators in graph dumps): dumps print the class name.
+
+        The mnemonic of Affine is that of the float form.
+        """
         return {}
 
     def without_clamp(self) -> Self | None:
@@ -47,9 +50,9 @@ class FixedAffine(Clampable, Elementwise):
         return replace(self, clamp=None) if self.clamp else None
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether to keep an int8 operator of this kind out of stacks with sums.
+        """Return whether the operator is kept out of stacks with sums: int8 operators are.
 
-        Its constants would not stay in registers there.
+        The constants of each channel would not stay in registers there.
         """
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
@@ -85,13 +88,16 @@ class FixedPRelu(Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return no mnemonics: dumps print the class name, because the mnemonic is that of the float form."""
+        """Return no mnemonics (the names of operators in graph dumps): dumps print the class name.
+
+        The mnemonic PRelu is that of the float form.
+        """
         return {}
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether to keep an int8 operator of this kind out of stacks with sums.
+        """Return whether the operator is kept out of stacks with sums: int8 operators are.
 
-        Its constants would not stay in registers there.
+        The constants of each channel would not stay in registers there.
         """
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
@@ -151,7 +157,18 @@ def affine_form(
 
 
 def prelu_form(op: Elementwise, graph: Graph, sig: Signature, x: Value | None, slope: Array) -> IntegerForm | None:
-    """Return the integer form of an int8 PRelu with constant slopes; None if slopes or scales are too far apart."""
+    """Return the integer form of an int8 PRelu with constant slopes.
+
+    Args:
+        op: The float operator that is replaced.
+        graph: Graph to which constants are added.
+        sig: Types that the integer operator reads and writes.
+        x: Quantized input.
+        slope: Factors of negative elements, which broadcast to x.
+
+    Returns:
+        The integer form; None if slopes or scales are too far apart for one common shift.
+    """
     tensor, out = sig.input(0), sig.output
     if not all(is_quantized(t) and t.dtype is DType.INT8 for t in (tensor, out)):
         return None

@@ -24,8 +24,8 @@ GATE_QUANT = QuantParams((2.0**-15,), 0)
 class LstmStep:
     """The parts of a loop body that computes one step of a quantized LSTM.
 
-    `inner` and `recurrent` are the layers that compute all gates' sums from x and from the hidden state; `hidden` and
-    `cell` are both states before the step.
+    `inner` and `recurrent` are the nodes that compute all gates' sums from x and from the hidden state; `hidden` and
+    `cell` are the two states before the step.
     """
 
     inner: Node
@@ -40,7 +40,8 @@ class LstmStep:
 
 
 Term = tuple[object, ...]
-"""Description of how a value is computed, for comparison: operator, result's quantization, operands' terms."""
+"""Nested description of how a value is computed, to compare it with a pattern: (operator, result's quantization,
+operands' terms)."""
 
 
 def lstm_step(body: Graph) -> LstmStep | None:

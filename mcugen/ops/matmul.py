@@ -81,7 +81,13 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return (self._finish(sig, sums, w, bias),)
 
     def of_unfolded(self, sig: Signature, rows: Array, *constants: Array) -> Array:
-        """Compute the layer from its input rows: multiply by the weights, add the bias, clamp."""
+        """Compute the layer from its im2col matrix: multiply by the weights, add the bias, clamp.
+
+        Args:
+            sig: Types of inputs and output.
+            rows: The matrix that `unfolded` returned.
+            constants: Weights and, if present, bias.
+        """
         w, *bias = constants
         return self._real(real_product(rows[0], w.T).reshape(*sig.input(0).shape[:-1], len(w)), *bias)
 
@@ -112,7 +118,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 tensors with symmetric weights."""
+        """Return the integer form for int8 or int16 tensors with symmetric weights (zero point 0); None for others."""
         form = integer_weights(graph, sig, inputs)
         return packed_form(graph, sig, inputs, self.clamp) if form is None else (self, form)
 
@@ -125,7 +131,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form, in which each row of x gives one row of y."""
+        """Return how to compute the layer row by row: each row of x gives one row of y."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
@@ -136,7 +142,10 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return () if form is None else partition_by_rows(form, sig)
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a range of output channels is itself a layer: weights and biases are constant."""
+        """Return whether a layer with only a range of the output channels computes equal results.
+
+        This is so if weights and biases are constant.
+        """
         return have_channels_alone(sig, inputs)
 
     def spec(self, node: Node) -> ConvSpec:
@@ -255,7 +264,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return sig.output.count * sig.input(0).shape[-1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 operands with one scale per tensor.
+        """Return the integer form for int8 or int16 operands with one scale per tensor; None for others.
 
         A result in int32 sums must have factor 1.
         """
@@ -268,7 +277,10 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return ("MatMul", {}, ()) if self.factor == 1 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form: matrices of a batch one by one, or rows of the first operand times all of the second."""
+        """Return how to compute the product row by row; None if impossible.
+
+        A row is a matrix of a batch, or a row of the first operand, which is multiplied by the whole second operand.
+        """
         axis = row_axis(sig.output.shape)
         return None if axis is None else each_row(self, sig, [True, axis < sig.output.rank - 2])
 
@@ -285,7 +297,14 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
 
 
 def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
-    """Add a MatMul with numpy's rules for vectors and batch broadcasting; return its output."""
+    """Add a MatMul with numpy's rules for vectors and batch broadcasting; return its output.
+
+    Args:
+        node: Node that is imported.
+        a: Left operand.
+        b: Right operand.
+        suffix: End of the output's name; "" for the node's own output.
+    """
     squeeze = tuple(v.type.rank == 1 for v in (a, b))
     if squeeze[0]:
         a = node.emit(Reshape((1, *a.type.shape)), a, suffix="row")

@@ -69,7 +69,7 @@ class Movement(Quantizable, Operator):
     moves_data: ClassVar[bool] = True
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself if all tensors have the same quantization."""
+        """Return the operator itself if all tensors have the same quantization; else None."""
         same = all(t is None or has_same_quantization(t, sig.output) for t in sig.inputs)
         return (self, inputs) if same else None
 
@@ -104,7 +104,7 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return (arrays[0].reshape(self.shape),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return the input of a reshape to the same shape, or one reshape for two consecutive ones; else None."""
+        """Return the input of a reshape to its own shape, or one reshape for two consecutive ones; else None."""
         source = node.input(0)
         if source.type.shape == self.shape:
             return source
@@ -113,17 +113,24 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the permuted reshape if axes that it splits or merges stay adjacent and in order."""
+        """Return the permuted reshape if axes that it splits or merges stay adjacent and in order; else None."""
         x = sig.input(0).shape
         order = _in_runs(perm, [(target, source) for source, target in _runs(x, self.shape)])
         return None if order is None else (replace(self, shape=tuple(self.shape[a] for a in perm)), (order,))
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """Return the output's permutation if axes that are split or merged stay together under `perm`."""
+        """Return the permutation of the output that equals permuting the input by `perm`.
+
+        Returns:
+            The permutation; None if axes that the reshape splits or merges do not stay together under `perm`.
+        """
         return _in_runs(perm, _runs(sig.input(0).shape, self.shape))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form if rows of the result are parts of input rows, several input rows, or the same rows."""
+        """Return how to reshape row by row; None if impossible.
+
+        Rows of the result must be parts of an input row, several input rows, or the same rows.
+        """
         x, y = sig.input(0).shape, self.shape
         if not x:
             return None
@@ -230,7 +237,11 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
         return (arrays[0].transpose(self.perm),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove identities, merge consecutive transposes, and return a reshape if only axes of length 1 move."""
+        """Return a simpler equal value; None if there is none.
+
+        Identities are removed, consecutive transposes merged, and a transpose that moves only axes of length 1 is a
+        reshape.
+        """
         source = node.input(0)
         if self.perm == tuple(range(len(self.perm))):
             return source
@@ -246,7 +257,10 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
         return None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form of one image: an output row comes from the axis of x that becomes the axis of rows."""
+        """Return how to transpose one image row by row; None if impossible.
+
+        An output row is read at one index of the axis of x that becomes the axis of rows.
+        """
         axis = row_axis(sig.output.shape)
         if axis is None or len(self.perm) < 3 or self.perm[0] != 0 or sig.output.shape[0] != 1:
             return None
@@ -310,7 +324,8 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
 
     mnemonic: ClassVar[str] = "slice"
     prefers_source: ClassVar[bool] = True
-    """Whether exports use the model's own nodes if possible: one ONNX Split becomes many Slices."""
+    """Whether ONNX exports use the model's own node in place of these slices if possible: one Split becomes many
+    Slices."""
     starts: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
@@ -331,7 +346,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return cut[0] if len(cut) == 1 else None
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a slice of the whole tensor, and a reversal of a reversal."""
+        """Return the tensor itself for a slice of the whole tensor, or for a reversal of a reversal; else None."""
         if self.sizes != node.input(0).type.shape:
             return None
         source = node.input(0).producer
@@ -340,7 +355,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return node.input(0) if all(s >= 0 for s in self.steps) else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the slice with the entries of its axes permuted, and the permutation of its input."""
+        """Return the slice with the entries of its axes permuted, and the permutation to apply to its input."""
         turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
         return Slice(*turned), (perm,)
 
@@ -352,7 +367,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return Channels((np.arange(*count),), lambda count: replace(self, sizes=(*self.sizes[:-1], count)))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form for one image: slices of some of its rows."""
+        """Return how to slice one image row by row: slices of some of its rows; None for other tensors."""
         if len(self.sizes) < 3 or sig.input(0).shape[0] != 1 or self.sizes[0] != 1 or self.steps[1] < 1:
             return None
         window = RowWindow(stride=self.steps[1], before=-self.starts[1])
@@ -403,7 +418,7 @@ class Expand(Permutable, Simplifiable, Movement):
         return node.input(0) if node.input(0).type.shape == self.shape else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the expansion to the permuted shape, and the permutation of its input."""
+        """Return the expansion to the permuted shape, and the permutation to apply to its input."""
         return Expand(tuple(self.shape[a] for a in perm)), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -463,7 +478,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return (np.concatenate(arrays, self.axis),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a concatenation of one part, and one that puts adjacent slices of a tensor together again."""
+        """Return the input of a concatenation of one part, or the tensor whose adjacent slices it joins; else None."""
         if len(node.inputs) == 1:
             return node.input(0)
         if math.prod(node.output.type.shape[: self.axis]) > 1:
@@ -483,7 +498,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         )
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX Concat."""
+        """Return ONNX Concat: the operator's name, its attributes, and no additional constants."""
         return "Concat", {"axis": self.axis}, ()
 
     def channels(self, sig: Signature) -> Channels | None:
@@ -501,12 +516,12 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form of images concatenated side by side or by channels."""
+        """Return how to concatenate images row by row, side by side or by channels; None along other axes."""
         is_image = sig.output.rank > 2 and sig.output.shape[0] == 1 and self.axis > 1
         return RowForm(self, (RowWindow(),) * len(sig.inputs)) if is_image else None
 
     def spec(self, node: Node) -> ConcatSpec:
-        """Return the specification for library kernels."""
+        """Return the specification of the concatenation for library kernels."""
         parts = tuple(node.input(index).type for index in range(len(node.inputs)))
         return ConcatSpec(parts, node.output.type, self.axis)
 
@@ -547,7 +562,7 @@ class PaddingBase(Permutable, Simplifiable, Movement):
         return None if any(self.before + self.after) else node.input(0)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the padding with the entries of its axes permuted, and the permutation of its input."""
+        """Return the padding with the entries of its axes permuted, and the permutation to apply to its input."""
         before, after = (tuple(row[a] for a in perm) for row in (self.before, self.after))
         return replace(self, before=before, after=after), (perm,)
 
@@ -570,7 +585,10 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
         return (np.pad(arrays[0], widths, constant_values=self.stored(sig.input(0))[0]),)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form of one image: its rows get longer, and rows outside hold the constant."""
+        """Return how to pad one image row by row; None for other tensors.
+
+        Its rows get longer, and rows outside of the image hold the constant.
+        """
         x = sig.input(0)
         if x.rank < 3 or sig.output.shape[0] != 1 or x.shape[0] != 1:
             return None
@@ -584,7 +602,7 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
     def spec(self, node: Node) -> PadSpec:
-        """Return the specification for library kernels."""
+        """Return the specification of the padding for library kernels."""
         x = node.input(0).type
         return PadSpec(x, self.before, self.after, self.stored(x)[0].item())
 
@@ -622,9 +640,14 @@ def normalize_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
 
 
 def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
-    """Return the first output's declared shape if one of the inputs `indices`, which determine it, is computed.
+    """Return the first output's declared shape if an input that determines it is known at run time only.
 
-    Return None if all of these inputs are constant: the importer then computes the shape from them.
+    Args:
+        node: Node that is imported.
+        indices: Indices of the inputs that determine the shape.
+
+    Returns:
+        The shape; None if all of these inputs are constant, so that the importer computes the shape from them.
     """
     computed = any(node.has(i) and not node.input(i).is_constant for i in indices)
     declared = node.declared[0] if computed and node.declared else None

@@ -49,7 +49,10 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
     centered: bool = True
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form if statistics are per row and all rows share scales and biases."""
+        """Return how to normalize row by row; None if impossible.
+
+        Statistics must not span several rows, and all rows must share scales and biases.
+        """
         axis = row_axis(sig.output.shape)
         affine = [t for t in sig.inputs[1:] if t is not None]
         if axis is None or self.groups or min(self.axes) <= axis or any(t.shape[axis] > 1 for t in affine):
@@ -97,7 +100,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return Normalize(axes, self.epsilon, groups, self.centered), (perm,) * len(sig.inputs)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 tensors with constant scale and bias, which stay real."""
+        """Return the integer form for int8 or int16 tensors with constant scale and bias (still real); else None."""
         affine = [_as_real(graph, v) for v in inputs[1:]]
         if any(v is not None and v.data is None for v in affine):
             return None
@@ -264,7 +267,8 @@ def _import_lp(node: OnnxNode) -> list[Value]:
 
 
 LARGE_MEAN = 4.0
-"""Mean, in standard deviations, from which on a batch normalization subtracts it before scaling, for precision.
+"""Smallest ratio of mean to standard deviation for which a batch normalization subtracts the mean before it scales, for
+precision.
 
 With smaller means, scale and shift are folded to one multiplication and one addition.
 """

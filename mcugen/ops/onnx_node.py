@@ -62,8 +62,8 @@ class Body(Protocol):
         Args:
             graph: Graph to extend.
             inputs: Values of the body's inputs.
-            place: Prefix of the names of values.
-            capture: Maps values of the enclosing graph when they are first used. None if `graph` is the enclosing
+            place: Prefix of the names of the values that are added.
+            capture: Maps values of the enclosing graph when they are first used; None if `graph` is the enclosing
                 graph.
 
         Raises:
@@ -125,7 +125,7 @@ class OnnxNode:
     composition: Composition | None = None
 
     def has(self, index: int) -> bool:
-        """Return whether input `index` is present."""
+        """Return whether the optional input `index` is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def input(self, index: int) -> Value:
@@ -159,7 +159,7 @@ class OnnxNode:
         return value
 
     def attributes_of(self, op_type: str) -> dict[str, Any]:
-        """Return the attributes that ONNX's operator `op_type` also has; empty lists count as absent."""
+        """Return the node's attributes that ONNX's operator `op_type` also has; empty lists count as absent."""
         known = onnx.defs.get_schema(op_type).attributes
         return {k: v for k, v in self.attributes.items() if k in known and not (isinstance(v, Sequence) and not len(v))}
 
@@ -194,7 +194,8 @@ class OnnxNode:
     def param(self, key: str, index: int) -> Array | None:
         """Return a parameter that is attribute `key` in old opsets and constant input `index` in new ones.
 
-        Return None if both are absent.
+        Returns:
+            The parameter as an array; None if both are absent.
         """
         if self.has(index):
             return self.const(index, key)
@@ -217,7 +218,7 @@ class OnnxNode:
         return int(array.reshape(())[()])
 
     def body(self, key: str) -> Body:
-        """Return a graph attribute."""
+        """Return the graph attribute `key` (a subgraph, as of If, Loop or Scan), which can be imported."""
         graph_attribute: Body = self.attributes[key]
         return graph_attribute
 
@@ -225,10 +226,10 @@ class OnnxNode:
         """Raise a Refusal unless a rule holds for the node.
 
         Args:
-            holds: Whether the node meets the rule.
-            rule: The rule.
-            actual: What the node has instead.
-            remedy: What the user can do.
+            holds: Whether the node meets the rule; any object, by its truth value.
+            rule: Text of the rule.
+            actual: Text that says what the node has instead.
+            remedy: Text that says what the user can do.
         """
         if not holds:
             raise Refusal(f"{self.op_type}: {rule}", actual, remedy)
@@ -259,7 +260,13 @@ class OnnxNode:
         return self.graph.add(op, inputs, origin, names=[name], types=types).output
 
     def emit_all(self, op: Operator, inputs: Sequence[Value | None], names: Sequence[str]) -> tuple[Value, ...]:
-        """Add a node with several outputs, called `names`, and return them."""
+        """Add a node with several outputs to the graph, and return its outputs.
+
+        Args:
+            op: Operator with its attributes.
+            inputs: Operands; None for an absent optional one.
+            names: Names of the outputs.
+        """
         return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
 
     def call(self, op_type: str, *inputs: Operand, domain: str = "", **attributes: object) -> Value:
@@ -314,7 +321,7 @@ def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
 
 
 BIND = "fix it at compile time: "
-"""Beginning of the hint to fix a value at compile time; the command-line options follow it."""
+"""Beginning of the hint to fix a value at compile time; command-line options follow this text."""
 
 
 def _sources(value: Value) -> set[Value]:
@@ -339,7 +346,7 @@ AnyImporter = TypeVar("AnyImporter", bound=Importer)
 FLOAT = (DType.FLOAT32,)
 """Element types of operators that have a float32 kernel, but none of float64."""
 FLOATS = (DType.FLOAT32, DType.FLOAT64)
-"""Element types of floats that kernels compute in."""
+"""Element types of floats for which there are kernels."""
 SIGNED = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
 """Element types of signed integers."""
 UNSIGNED = (DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64)
@@ -406,7 +413,7 @@ class Registry:
 
 
 BUILT_IN = Registry()
-"""The operators of mcugen, complete once mcugen.ops is imported."""
+"""Registry of mcugen's own operators, complete once mcugen.ops is imported."""
 
 _OPEN: ContextVar[Registry] = ContextVar("_OPEN", default=BUILT_IN)
 

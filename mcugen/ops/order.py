@@ -20,7 +20,7 @@ from mcugen.ops.onnx_node import NUMBERS, OnnxNode, onnx_operator
 
 
 class TopK(Operator):
-    """The k largest (or smallest) elements along `axis` in order, and their indices. Ties are ordered by index."""
+    """The k largest elements along `axis` (or the smallest) in order, and their indices. Ties are ordered by index."""
 
     mnemonic: ClassVar[str] = "top_k"
     moves_data: ClassVar[bool] = True

@@ -76,7 +76,14 @@ class DequantizeBlocks(Operator):
 
 
 def repeat_scales(scales: Array, axis: int, block: int, size: int) -> Array:
-    """Repeat each scale for the elements of its block, so that `size` scales are along `axis`."""
+    """Repeat each scale for all elements of its block.
+
+    Args:
+        scales: One scale per block.
+        axis: Axis along which blocks lie.
+        block: Elements of a block.
+        size: Number of elements, and so of repeated scales, along the axis; the last block may be partial.
+    """
     return scales.take(np.arange(size) // block, axis)
 
 
@@ -137,7 +144,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the form of the layer for quantized tensors; None if sums of groups do not fit int32."""
+        """Return the layer's form for quantized tensors; None if 32 bits do not hold the sums of groups."""
         x, codes = inputs[0], inputs[1]
         bias = inputs[3] if len(inputs) > 3 else None
         if x is None or codes is None or not is_quantized(sig.output):
@@ -155,7 +162,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form, in which each row of x gives one row of y."""
+        """Return how to compute the layer row by row: each row of x gives one row of y."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def widened_bytes(self, sig: Signature) -> int:
@@ -163,15 +170,15 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return 4 * sig.input(1).count if sig.input(0).quant is None else 0
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
-        """Return whether there are enough rows to share widened weights, so that widening them by blocks is cheap.
+        """Return whether there are enough rows to unpack ("widen") weights to float32 block by block at low cost.
 
-        On a Cortex-M4 widening adds 0.3 instructions to the 1.1 of each product.
+        On a Cortex-M4, widening adds 0.3 instructions to the 1.1 of each product.
         """
         rows = sig.output.count // sig.output.shape[-1]
         return rows >= TILE_ROWS and sig.input(0).quant is None and DENSE_PACKED_TILE.needs <= features
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel: block by block, with float32 weights, or with weights as stored."""
+        """Lower to a kernel that reads weights as packed, unpacks them tile by tile, or unpacks all of them first."""
         if builder.optimize == "balanced" and self.widens_by_parts(node.sig, builder.features):
             self._lower_tiles(node, builder)
         elif builder.widens and self.widened_bytes(node.sig):
@@ -300,7 +307,7 @@ def is_worth_packing(codes: Array, group: int) -> bool:
 def packed_form(
     graph: Graph, sig: Signature, inputs: Sequence[Value | None], clamp: Range | None
 ) -> IntegerForm | None:
-    """Return the integer form of a dense layer whose weights come from DequantizeBlocks."""
+    """Return the integer form of a dense layer whose weights come from DequantizeBlocks; None if there is none."""
     form = packed_operands(graph, inputs)
     if form is None or inputs[0] is None:
         return None

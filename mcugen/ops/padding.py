@@ -51,7 +51,7 @@ class PadWith(Permutable, Operator):
         return (np.pad(x, widths, constant_values=value.reshape(-1)[0]),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the padding with its entries per axis permuted."""
+        """Return the padding with the entries of its axes permuted, and the permutation to apply to its input."""
         rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
         return PadWith(rows[0], rows[1]), (perm, None)
 

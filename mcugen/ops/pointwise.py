@@ -60,7 +60,13 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 def clamped(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
-    """Return a real expression clamped to `clamp`. Infinite bounds cost nothing; NaN stays NaN."""
+    """Return a real expression clamped to a range; NaN stays NaN.
+
+    Args:
+        x: The expression.
+        clamp: The range; None, or an infinite bound, adds no code.
+        scalar: Makes a kernel parameter of a number.
+    """
     if clamp is None or clamp == (-math.inf, math.inf):
         return x
     low, high = (real_param(bound, x.dtype) for bound in clamp)
@@ -85,7 +91,7 @@ def clamped_vector(x: Expression, clamp: Range | None, scalar: Scalars) -> Expre
 
 
 class Clamp(Elementwise):
-    """y = min(max(x, low), high): ONNX's Relu, Clip and similar.
+    """y = min(max(x, low), high), for ONNX's Relu, Clip and similar operators.
 
     For integer x, `low` and `high` are ints, whose range may exceed what float represents exactly.
     """
@@ -639,7 +645,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return select(x_real < 0, value, _rescaled(x, sig.input(0), sig.output, scalar))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return x for x + 0, x − 0, x · 1 and x / 1 (the sign of −0 may change)."""
+        """Return x for x + 0, x − 0, x · 1 and x / 1 (the sign of −0 may change); else None."""
         neutral = _NEUTRAL.get(self.function)
         if neutral is None or self.clamp is not None or node.output.type.quant is not None:
             return None
@@ -680,7 +686,15 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return affine_form(self, graph, turned, inputs[x], *line, self.clamp) if line else None
 
     def line(self, constant: Array, at: int) -> tuple[Array, Array] | None:
-        """Return scale and shift if the function is x · scale + shift with the constant as operand `at`; else None."""
+        """Return scale and shift of the function x · scale + shift that the operator is with a constant operand.
+
+        Args:
+            constant: The constant operand.
+            at: Index of the constant operand: 0 or 1.
+
+        Returns:
+            Scale and shift; None if the operator is no such function.
+        """
         number, zero = constant.astype(np.float64), np.zeros(constant.shape)
         match self.function, at:
             case "Mul", _:
@@ -783,11 +797,11 @@ class Where(Simplifiable, Elementwise):
         return dtypes[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return a table if only one operand varies; else requantize the branches, then select."""
+        """Return the integer form: a table if only one operand varies; else requantized branches and a selection."""
         return super().integer(graph, sig, inputs) or _selected(self, graph, sig, inputs)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return the selected branch if the condition is constant and uniform."""
+        """Return the selected branch if the condition is constant and the same for all elements; else None."""
         known = node.input(0).data
         if known is None or not (known.all() or not known.any()):
             return None
@@ -972,9 +986,14 @@ def argument_of(value: Value, function: str) -> Value | None:
 
 
 def operands_of(value: Value, function: str) -> list[tuple[Value, Value]]:
-    """Return the operands of the `Add` or `Mul` (`function`) that computes a value, in both orders.
+    """Return the operands of the operator that computes a value, in both orders.
 
-    The result is empty if the value is computed otherwise.
+    Args:
+        value: The value.
+        function: "Add" or "Mul".
+
+    Returns:
+        Two pairs of operands; an empty list if another operator computes the value.
     """
     node = value.producer
     if node is None or node.op != Binary(function):

@@ -71,7 +71,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
     whole: int | None = field(default=None, kw_only=True)
 
     def reads(self, sig: Signature) -> int:
-        """Return the number of elements under all windows, padding included."""
+        """Return the number of elements that all windows of one inference read, padding included."""
         return sig.output.count * math.prod(self.kernel)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -165,20 +165,34 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
         return result
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """Return the pool with more padding, if no element is negative."""
+        """Return the pool with a larger padding, which replaces a separate padding of x by zeros.
+
+        Args:
+            x: The tensor without the separate padding.
+            before: Zeros before x along each axis.
+            after: Zeros behind x along each axis.
+
+        Returns:
+            The pool; None if x may have negative elements, for which the maximum of an empty padding differs.
+        """
         return self._wider(x, before, after) if _is_positive(x) else None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself if input and output have the same quantization."""
+        """Return the operator itself if input and output have the same quantization; else None."""
         return (self, inputs) if has_same_quantization(sig.input(0), sig.output) else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form; rows outside the image hold the lowest value."""
+        """Return how to compute the pool row by row; rows outside of the image hold the lowest value."""
         dtype = sig.output.dtype
         return self._rows(sig, -math.inf if dtype.is_float else dtype.limits[0])
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """Return the pool of these columns, with the padding that they reach."""
+        """Return the pool that computes only the output columns `start` to before `stop`, and the columns it reads.
+
+        Returns:
+            The pool, with the padding that its windows reach; the first input column that it reads; and the column
+            behind the last one. None if that is impossible.
+        """
         return self._columns(sig, self.kernel, start, stop)
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
@@ -193,14 +207,13 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
 class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
     """y = sum of the elements under the window ÷ number of counted kernel taps.
 
-    Taps in the input count, and taps in the first `counted_before` and `counted_after` padding elements of each
-    axis. `most` is set in shards of a pool whose windows have different counts: the largest count of the whole
-    pool.
+    Taps in the input count, and taps in the first `counted_before` and `counted_after` padding elements of each axis.
 
     Attributes:
-        counted_after: Padding per spatial axis whose taps count (as zeros); less than the window's with ONNX's
-            ceil_mode.
-        most: Largest number of counted taps of a window, in a shard of a pool whose windows have different ones.
+        counted_before: Padding elements per spatial axis before the input whose taps count (as zeros).
+        counted_after: Padding elements per spatial axis behind the input whose taps count; fewer than the window's with
+            ONNX's ceil_mode.
+        most: In a shard of a pool whose windows have different counts, the largest count of the whole pool; else 0.
     """
 
     mnemonic: ClassVar[str] = "average_pool"
@@ -215,7 +228,7 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
 
     @property
     def rises(self) -> bool:
-        """Return True: a mean is non-decreasing in every element."""
+        """Return True: increasing an element never decreases a mean."""
         return True
 
     def _counts(self, sig: Signature) -> list[Array]:
@@ -250,10 +263,18 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         return limited.astype(sig.output.dtype.numpy)
 
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
-        """Return the pool with a larger padding of zeros, which count as elements.
+        """Return the pool with a larger padding, which replaces a separate padding of x by zeros.
 
-        Padding of the pool's own that does not count would lie outside of these zeros. There must be none
-        before the input, because kernels count from the start of the window. Return None if it is not possible.
+        The zeros count as elements. Padding of the pool's own that does not count would lie outside of these zeros.
+        There must be none before the input, because kernels count from the start of the window.
+
+        Args:
+            x: The tensor without the separate padding.
+            before: Zeros before x along each axis.
+            after: Zeros behind x along each axis.
+
+        Returns:
+            The pool; None if the paddings cannot be merged.
         """
         space, op = self._around(before, after), self._wider(x, before, after)
         if space is None or op is None:
@@ -264,7 +285,7 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         return replace(op, counted_before=counted.before, counted_after=counted.after)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form if every window contains all of its rows."""
+        """Return how to compute the pool row by row; None if a window does not contain all of its rows."""
         x, axis = sig.input(0), self._axis_of_rows(sig, self.kernel)
         form = self._rows(sig, x.quant.zero_point if x.quant else 0)
         if form is None or (self._counts(sig)[axis] != self.kernel[axis]).any():

@@ -81,13 +81,13 @@ def _quant(scale: Array, zero_point: int, axis: int, rank: int) -> QuantParams:
 
 
 def emit_quantize(node: OnnxNode, real: Value, scale_at: int, default: DType = DType.UINT8) -> Value:
-    """Add a QuantizeLinear with the scale and zero point at two inputs of the node.
+    """Add a QuantizeLinear whose scale and zero point are inputs of the node; return its output.
 
     Args:
         node: Node that is imported.
         real: Value that is quantized.
         scale_at: Index of the input with the scale; the zero point is the next one.
-        default: Type if no zero point is given.
+        default: Element type if no zero point is given.
     """
     dtype = _quantized_dtype(node, scale_at, default)
     fits = _is_known(node, scale_at, whole=True) and real.type.dtype is DType.FLOAT32
@@ -142,7 +142,7 @@ def _code_dtype(node: OnnxNode, index: int) -> DType:
 
 
 def emit_dequantize(node: OnnxNode, q: Value, scale_at: int, suffix: str = "", axis: int = 0) -> Value:
-    """Add a DequantizeLinear with the scale and zero point at two inputs of the node.
+    """Add a DequantizeLinear whose scale and zero point are inputs of the node; return its output.
 
     Args:
         node: Node that is imported.
@@ -337,7 +337,7 @@ def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
 def learn_quant(value: Value) -> None:
     """Set the quantization of a uint8 model input or output, if it follows from the int8 tensors next to it.
 
-    The tensors between, from or to which it is only moved, get the same quantization.
+    Tensors between both that only move data get the same quantization.
     """
     moved, flipped = [value], set[Value]()
     for tensor in moved:
@@ -411,7 +411,14 @@ def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **att
 
 
 def products_bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value) -> Value:
-    """Return a dequantized int32 bias; its scale is the input scale times the weight scale."""
+    """Return an int32 bias, dequantized by the input's scale times the weights' scale.
+
+    Args:
+        node: Node that is imported.
+        bias: The bias, int32.
+        x_scale: Scale of the input.
+        w_scale: Scale of the weights.
+    """
     if x_scale.data is None or w_scale.data is None:
         unit = emit_elementwise(node, Binary("Mul"), x_scale, w_scale, suffix="bias.scale")
         return emit_elementwise(node, Binary("Mul"), _as_real(node, bias, "bias"), unit, suffix="bias")

@@ -114,10 +114,10 @@ X, W, R, B, LENS, H0, C0, P = range(8)
 """Indices of the inputs, as ONNX's LSTM has them: x, weights, biases, sequence lengths, first states, peepholes."""
 
 MAX_BATCH_ELEMENTS = 2**22
-"""Largest number of elements that all steps of a batch of samples compute, when samples are evaluated together."""
+"""Largest number of elements, over all steps, that a batch of samples computes when samples are evaluated together."""
 
 STATE_ROLES = {"h": "hidden", "c": "cell"}
-"""Role of each state among the internal tensors of a step."""
+"""Role of each state (h, and c of an LSTM) among the tensors that `internals` returns."""
 
 _OPTIONAL = {"lens": LENS, "h0": H0, "c0": C0, "peepholes": P}
 """Kernel roles of inputs that are read as they are."""
@@ -204,14 +204,19 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return RecurrentSizes(steps, batch, x.shape[2], r.shape[2], len(self.backwards), self.batch_first)
 
     def keeping(self, needed: Sequence[bool]) -> Self:
-        """Return the layer with only those `results` that are marked in `needed`."""
+        """Return the layer with only those `results` that are marked.
+
+        Args:
+            needed: For each of the `results`, whether it is needed.
+        """
         return replace(self, results=tuple(r for r, w in zip(self.results, needed, strict=True) if w))
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
         """Return the offset and the number of elements of the last step in output Y.
 
-        Return None for other outputs, if the step is not contiguous in Y, and for layers with two directions, a
-        peephole, a clip or an input of sequence lengths.
+        Returns:
+            Both numbers; None for other outputs, if the step is not contiguous in Y, and for layers with two
+            directions, a peephole, a clip or an input of sequence lengths.
         """
         sizes = self.sizes(node.input(X).type, node.input(R).type)
         if self.results[node.outputs.index(output)] != "Y" or sizes.directions > 1 or min(sizes.steps, sizes.batch) < 1:
@@ -222,7 +227,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return (0 if self.backwards[0] else sizes.steps - 1) * count, count
 
     def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
-        """Return output Y_h, which is added to the node if it is missing."""
+        """Return output Y_h, the hidden state after the last step; it is added to the node if it is missing."""
         if "Y_h" in self.results:
             return node.outputs[self.results.index("Y_h")]
         return self._with_result(node, graph, "Y_h").outputs[-1]
@@ -252,7 +257,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return self._found(sig, arrays)[0]
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
-        """Return the tensors inside the steps by role: rows of all steps, directions and sequences.
+        """Return the tensors inside the steps by role, such as "gates": rows of all steps, directions and sequences.
 
         Initial states are among the states.
         """
@@ -290,7 +295,10 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     """Names of the activations with which the layer has a quantized form."""
 
     def can_expand(self, node: Node) -> bool:
-        """Return whether activations are standard, weights constant, and ONNX's rarer options unused."""
+        """Return whether the layer can be split into its operators, to quantize it.
+
+        Activations must be standard, weights constant, and ONNX's rarer options unused.
+        """
         if node.input(X).type.dtype is not DType.FLOAT32:
             return False
         inputs_by_index = dict(enumerate(node.inputs))

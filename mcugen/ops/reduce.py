@@ -175,7 +175,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     @property
     def rises(self) -> bool:
-        """Return whether the function is a sum, a mean or an extreme, which are non-decreasing."""
+        """Return whether increasing an element never decreases the result: for a sum, a mean or an extreme."""
         return self.function in _SUMS + _EXTREMES
 
     def channels(self, sig: Signature) -> Channels | None:
@@ -184,7 +184,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form of a mean or sum that fits 32 bits, or of an extreme if the scale stays."""
+        """Return the integer form of a mean or sum that fits 32 bits, or of an extreme with one scale; else None."""
         x = sig.input(0)
         if self.moves_data:
             return (self, inputs) if has_same_quantization(x, sig.output) else None
@@ -194,7 +194,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return (self, inputs) if fits else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form of the mean of an int8 image (channels last), by sums of its rows."""
+        """Return how to compute the mean of an int8 image (channels last) from sums of its rows; else None."""
         x = sig.input(0)
         is_image = x.rank in (3, 4) and x.shape[0] == 1 and self.axes in ((1,), (1, 2))
         if not is_image or not self.is_pool(sig):
@@ -210,7 +210,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return node.input(0) if trivial and self._count(node.input(0).type) == 1 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the operator along the permuted axes."""
+        """Return the reduction along the permuted axes, and the permutation to apply to x."""
         return Reduce(self.function, tuple(sorted(perm.index(axis) for axis in self.axes))), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -322,7 +322,7 @@ def _accumulator(dtype: DType, row: Reduction, widest: bool) -> str:
 
 
 class RowSums(Operator):
-    """Running sums of an image by channel: y = sums + the sum of one more row.
+    """Running sums of an image by channel, to compute a mean row by row: y = sums + the sum of one more row.
 
     The inputs are the quantized row (channels last) and the int32 sums by channel.
     """
@@ -345,9 +345,9 @@ class RowSums(Operator):
 
 
 class MeanOfSums(Operator):
-    """The mean of a quantized image x, computed from its sums per channel.
+    """The mean of a quantized image, computed from the image's sums per channel, which are the input.
 
-    `mean` is the reduction that it replaces, `x` is the type of the image.
+    `mean` is the reduction that the operator replaces, `x` is the type of the image.
     """
 
     mnemonic: ClassVar[str] = "mean_of_sums"
@@ -402,14 +402,14 @@ class Arg(Permutable, Simplifiable, FunctionFamily):
         return (x.shape[self.axis] - 1 - index if self.last else index,)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Rewrite Arg(Dequantize(q)) → Arg(q), since dequantization keeps the order."""
+        """Return Arg(q) for Arg(Dequantize(q)), since dequantization keeps the order of elements; else None."""
         source = node.input(0).producer
         if source is None or not isinstance(source.op, Dequantize) or source.input(0).type.q.axis is not None:
             return None
         return graph.add(self, [source.input(0)], node.origin, before=node).output
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the operator along the permuted axis."""
+        """Return the operator along the permuted axis, and the permutation to apply to x."""
         return Arg(self.function, perm.index(self.axis), self.last), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:

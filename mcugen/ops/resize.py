@@ -66,7 +66,10 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return True for channels first: channels last copies whole pixels."""
+        """Return whether this is the channels-first form, and axes of the image change.
+
+        A channels-last form is faster: it copies whole pixels.
+        """
         changed = [axis for axis, row in enumerate(self.indices) if row is not None]
         return not self.is_channels_last and _changes_space(len(self.indices), changed)
 
@@ -82,16 +85,19 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
         return (arrays[0][np.ix_(*(range(n) if r is None else r for n, r in zip(shape, self.indices, strict=True)))],)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove a resize that changes no axis."""
+        """Return the input if the resize changes no axis; else None."""
         return node.input(0) if all(row is None for row in self.indices) else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axes."""
+        """Return the same resize of x with permuted axes, and the permutation to apply to x."""
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeNearest(tuple(self.indices[a] for a in perm), turned), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form of one image if each row is repeated equally often, or every n-th row is taken."""
+        """Return how to resize one image row by row; None if impossible.
+
+        Each row must be repeated equally often, or every n-th row be taken.
+        """
         if len(self.indices) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
             return None
         height, source_rows = sig.input(0).shape[1], self.indices[1] or range(sig.input(0).shape[1])
@@ -262,7 +268,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return True for channels first: channels last needs neighbours and weights only once per pixel."""
+        """Return whether this is the channels-first form, and axes of the image are interpolated.
+
+        A channels-last form is faster: it computes neighbours and weights once per pixel, not once per element.
+        """
         return not self.is_channels_last and _changes_space(len(self.taps), self._axes)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -317,14 +326,14 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return (self, inputs) if fits and self._requantizer(sig).shift > 32 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axes."""
+        """Return the same resize of x with permuted axes, and the permutation to apply to x."""
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeLinear(tuple(self.taps[a] for a in perm), turned), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form of one quantized image whose height changes by an integer factor.
+        """Return how to resize one quantized image row by row, if its height changes by an integer factor; else None.
 
-        The fixed-point weights sum to exactly one, so the repeated rows at the ends keep their bits.
+        The fixed-point weights add up to exactly one, so the repeated rows at the ends keep their values.
         """
         if len(self.taps) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
             return None
@@ -489,7 +498,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 
 
 class Resample(Permutable, Operator):
-    """Any interpolation along one axis: y[j] = Σ_k weights[j][k] · x[start[j] + k]."""
+    """Any interpolation along one axis: y[j] = Σ_k weights[j][k] · x[start[j] + k].
+
+    `weights` and `start` are constants: the weights of each output, and the first input element that it reads.
+    """
 
     mnemonic: ClassVar[str] = "resample"
     axis: int = 0
@@ -514,7 +526,7 @@ class Resample(Permutable, Operator):
         return (np.moveaxis(np.tensordot(matrix, x, (1, self.axis)), 0, self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axis."""
+        """Return the resampling along the permuted axis, and the permutation to apply to x."""
         return replace(self, axis=perm.index(self.axis)), (perm,)
 
     def macs(self, sig: Signature) -> int:

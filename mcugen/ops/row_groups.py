@@ -86,7 +86,15 @@ def group_of(
 
 
 def two_rows_per_step(form: RowForm, output: TensorType) -> RowForm:
-    """Return the row form that computes twice as many rows per step; `form` itself if that is impossible."""
+    """Return a row form that computes twice as many rows per step.
+
+    Args:
+        form: How a layer is computed row by row.
+        output: Type of the layer's output.
+
+    Returns:
+        The new form; `form` itself if two steps cannot be joined.
+    """
     if not form.extends or output.shape[form.axis] % (2 * form.rows):
         return form
     windows = [w and replace(w, span=w.span + w.stride, stride=2 * w.stride) for w in form.windows]
@@ -131,7 +139,7 @@ class RowGroups:
 
     @cached_property
     def forms(self) -> list[RowForm | None]:
-        """Return the row form of each node."""
+        """Return, for each node, how to compute it row by row; None for nodes for which that is impossible."""
         return [self._form(node) for node in self._nodes]
 
     def _form(self, node: Node) -> RowForm | None:
@@ -141,7 +149,7 @@ class RowGroups:
         )
 
     def group(self, first: int, end: int) -> Streamed | None:
-        """Return the row-by-row group of the nodes `first` to before `end`; None if they cannot form one."""
+        """Return the row-by-row group of the nodes number `first` to before `end`; None if they cannot form one."""
         forms, units = self.forms[first:end], self._units_of(first, end)
         if units is None or any(f is None or (f.finish and f is not forms[-1]) for f in forms):
             return None

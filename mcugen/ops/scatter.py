@@ -57,7 +57,7 @@ class ScatterReduction:
     boolean: str
 
     def step(self, dtype: DType) -> str:
-        """Return the C statement that combines *to with *from for an element type."""
+        """Return the C statement that combines *to with *from for elements of a type."""
         text = self.real if dtype.is_float or dtype.is_narrow_float else self.boolean
         if dtype.is_integer:
             text = self.integer
@@ -193,7 +193,7 @@ class ScatterND(Simplifiable, Operator):
         return (y,)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Rewrite a scatter to a box, as exporters write x[:, 2:4] = updates, to a Concat of slices."""
+        """Return a Concat of slices for a scatter to a box, as exporters write x[:, 2:4] = updates; else None."""
         x, updates = node.input(0), node.input(2)
         index = node.input(1).data
         box = _box(index, x.type.shape) if self.reduction == "none" and index is not None else None

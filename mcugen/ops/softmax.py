@@ -41,7 +41,10 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return "log_softmax" if self.log else "softmax"
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form if the axis is behind that of rows and there is no mask."""
+        """Return how to compute the softmax row by row; None if impossible.
+
+        Its axis must be behind that of rows, and there must be no mask.
+        """
         axis = row_axis(sig.output.shape)
         return None if axis is None or self.axis <= axis or len(sig.inputs) > 1 else each_row(self, sig, [True])
 
@@ -76,7 +79,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return None if len(sig.inputs) > 1 else (replace(self, axis=perm.index(self.axis)), (perm,))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return ones for quantized rows of one element: attention to a single position.
+        """Return a constant of ones for quantized rows of one element (attention to a single position); else None.
 
         Rows of reals may be NaN. An output of the model is always computed, since a library may round it differently.
         """

@@ -18,7 +18,7 @@ _FARTHEST = 2**24
 """Strides, dilations and paddings from there on are refused: positions must fit 32 bits."""
 
 MAX_AXIS_TAPS = 2**24
-"""Largest number of kernel taps of all windows together along one axis."""
+"""Largest number of kernel taps of all windows together along one axis; larger models are refused."""
 
 
 CHANNEL_SHARD_MULTIPLE = 4

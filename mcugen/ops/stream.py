@@ -106,7 +106,7 @@ class Rows:
 
     @property
     def column(self) -> int:
-        """Return the bytes of one row at one index of the axis behind `axis`, such as one pixel."""
+        """Return the bytes of one row at one index of the axis behind `axis`, for example the bytes of one pixel."""
         return self.nbytes // self.row.shape[self.axis + 1]
 
     def padded(self, row: Array, fill: float) -> Array:
@@ -126,12 +126,15 @@ def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = 
 
 
 class Event(NamedTuple):
-    """One step of a group's schedule: the next rows of one tensor are computed or, behind its end, filled.
+    """One step of the schedule of a row-by-row group (Streamed): the next rows of one tensor are computed or filled.
+
+    Rows are filled behind the tensor's end, as padding.
 
     Attributes:
         tensor: Index of the tensor.
-        is_row: Whether rows are computed; else rows outside the tensor are filled, or repeat the last row.
-        lags: For each read of the tensor's layer, the distance from the newest row back to the first row of the window.
+        is_row: Whether rows are computed; if False, rows outside the tensor are filled, or repeat the last row.
+        lags: For each read of the tensor's layer, the distance in rows from the newest row back to the first row of the
+            window.
     """
 
     tensor: int
@@ -140,7 +143,7 @@ class Event(NamedTuple):
 
 
 class RowDependencies(NamedTuple):
-    """The reads and the rows per step of a `Layer`, which determine when its rows can be computed."""
+    """The reads and the rows per step of a `Layer`, which determine when the layer's rows can be computed."""
 
     reads: tuple[tuple[int, RowWindow], ...]
     rows: int
@@ -150,7 +153,8 @@ class Schedule:
     """The order in which the rows of a group's tensors are computed, each as late as possible.
 
     Tensors are numbered: the first `sources` ones are inputs, the others are outputs of `layers`. All `results`
-    advance at the same relative speed. `heights` are the numbers of rows; `events` is the schedule.
+    (indices of the output tensors) advance at the same relative speed. `heights` are the numbers of rows; `events` is
+    the schedule.
     """
 
     def __init__(
@@ -186,13 +190,20 @@ class Schedule:
         return self._steps[tensor]
 
     def starts(self, event: Event) -> list[int]:
-        """Return, for each read of an event's layer, the row of the line buffer at which the window begins."""
+        """Return, for each read of an event's layer, the row of the line buffer at which the layer's window begins."""
         return [self.windows[t] - lag for (t, _), lag in zip(self.reads(event.tensor), event.lags, strict=True)]
 
     def progress(self, result: int, source: int) -> list[tuple[int, int]]:
-        """Return how many rows of a result and of a source are finished at each event of the result.
+        """Return how many rows of a result and of a source are finished at each event that computes rows of the result.
 
         Events after the last row of the source are left out.
+
+        Args:
+            result: Index of the output tensor.
+            source: Index of the input tensor.
+
+        Returns:
+            Pairs (rows of the result, rows of the source).
         """
         if (result, source) not in self._progress:
             got, put, row_counts = 0, 0, []
@@ -228,7 +239,7 @@ class Schedule:
 
     @cached_property
     def most_cases(self) -> int:
-        """Return the largest number of distinct events (cases) of any one tensor."""
+        """Return, over all tensors, the largest number of distinct events (cases) that compute rows of one tensor."""
         return max(Counter(case.tensor for case in self.cases if case.is_row).values())
 
     def _make(self, tensor: int) -> None:
@@ -276,7 +287,14 @@ class Streamed(Operator):
     wholes: tuple[int, ...] = ()
 
     def ordered(self, read: Sequence[Value]) -> list[Value]:
-        """Return the values that the layers read from other nodes, in the order of the group's inputs."""
+        """Return the values that the layers read from other nodes, in the order of the group's inputs.
+
+        Args:
+            read: The values in the order in which the layers read them.
+
+        Returns:
+            The values that are read row by row, then those that are read as a whole.
+        """
         rows = [value for i, value in enumerate(read) if i not in self.wholes]
         return [*rows, *(read[i] for i in self.wholes)]
 
@@ -324,7 +342,7 @@ class Streamed(Operator):
         )
 
     def fill(self, tensor: int) -> float:
-        """Return the value of rows outside a tensor, and of its padding columns."""
+        """Return the value of a tensor's padding: rows outside of the tensor, and padding columns."""
         return next((w.fill for layer in self.layers for t, w in layer.reads if t == tensor and w.leaves), 0)
 
     # -------------------------------------------------------------------------------------------- reference
@@ -383,7 +401,15 @@ class Streamed(Operator):
             _Lowering(self, node, builder).emit()
 
     def lead(self, result: int, source: int) -> int | None:
-        """Return the `lead` in bytes of a whole output's Overlap with a whole input; None if they must not."""
+        """Return how far a whole output may overlap a whole input in memory: the `lead` of their Overlap, in bytes.
+
+        Args:
+            result: Index of the output's tensor.
+            source: Index of the input's tensor.
+
+        Returns:
+            The lead; None if both must not overlap.
+        """
         first, last = self.tensors[source], self.tensors[result]
         if self.adds or not first.is_contiguous or (self.from_caller and source == 0):
             return None

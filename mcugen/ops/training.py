@@ -16,7 +16,7 @@ from mcugen.hir.types import DType
 from mcugen.ops.onnx_node import COMPOSED_TEXT, FLOATS, OnnxNode, Operand, Refusal, onnx_operator
 
 TRAINING = "ai.onnx.preview.training"
-"""Domain of ONNX's operators for training."""
+"""Name of the domain of ONNX's operators for training."""
 
 _RATE, _COUNT, _TENSORS = 0, 1, 2
 """Indices of the inputs: learning rate R, number of updates T, then all tensors X, all gradients G and all states."""
@@ -34,7 +34,7 @@ class Formula:
         return self._node.call(op_type, *(self._operand(v) for v in operands))
 
     def sum(self, *terms: Operand | float) -> Value:
-        """Return the sum of two or more terms."""
+        """Return the sum of two or more terms, each a tensor or a number."""
         first, second, *further_terms = terms
         total = self("Add", first, second)
         return self.sum(total, *further_terms) if further_terms else total
@@ -45,11 +45,16 @@ class Formula:
 
     @property
     def updates(self) -> Value:
-        """Return the number of previous updates (T) in the tensors' type."""
+        """Return the number of previous updates (T), converted to the element type of the tensors."""
         return self._node.call("Cast", self._node.input(_COUNT), to=helper.np_dtype_to_tensor_dtype(self._dtype))
 
     def updated_before(self, yes: Operand | float, no: Operand | float) -> Value:
-        """Return `yes` if the model was updated before (T > 0), else `no`, selected at run time."""
+        """Return a value that is selected at run time by whether the model was updated before.
+
+        Args:
+            yes: The value if there was an update before (T > 0).
+            no: The value before the first update (T = 0).
+        """
         began = self._node.call("Greater", self._node.input(_COUNT), np.zeros((), np.int64))
         return self._node.call("Where", began, self._operand(yes), self._operand(no))
 

@@ -27,11 +27,12 @@ Together with the result's own rounding, results are off by at most one quantiza
 
 
 def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
-    """Return input, symmetric integer weights (output channels on axis 0) and integer bias of a weighted layer.
+    """Return the inputs of a weighted layer in integer form.
 
-    Return None if the layer has no integer form: the weights are not quantized or quantized along another axis, the
-    sums are too long, the bias is too fine for the scale of the sums, or int16 weights overflow when their zero
-    point is subtracted.
+    Returns:
+        The input, symmetric integer weights (output channels on axis 0) and the integer bias; None if the layer has no
+        integer form: the weights are not quantized or quantized along another axis, the sums are too long, the bias is
+        too fine for the scale of the sums, or int16 weights overflow when their zero point is subtracted.
     """
     x, w, bias = (*inputs, None)[:3]
     assert x is not None and w is not None
@@ -71,7 +72,9 @@ def fits_int16(data: Array) -> bool:
 def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
     """Return the partition by output channels of a layer with one result vector and separate weights per output.
 
-    The weights of an output are at one index of axis 0. There is no partition if the shards would round differently.
+    Returns:
+        A list of one partition; empty if the shards would round differently. The weights of an output are at one index
+        of axis 0.
     """
     weights = inputs[1].data if inputs[1] is not None else None
     assert weights is not None
@@ -89,9 +92,9 @@ def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | No
 
 
 def have_channels_alone(sig: Signature, inputs: Sequence[Value | None]) -> bool:
-    """Return whether a fully connected layer with some of the output channels only computes equal results.
+    """Return whether a fully connected layer with only some of the output channels computes equal results for them.
 
-    All weights and biases must be constant.
+    This is so if all weights and biases are constant.
     """
     is_constant = all(value is None or value.data is not None for value in inputs[1:])
     return is_constant and rounds_by_channel(sig, inputs)

@@ -26,7 +26,7 @@ _LARGEST = 2**31 - 128
 
 
 class Cut(Elementwise):
-    """y = min(max((⌊x⌋ · multiplier + offset) >> shift, low), high): rounds down, scales and clamps to integers.
+    """y = min(max((⌊x⌋ · multiplier + offset) >> shift, low), high): round down, scale, and clamp to integers.
 
     For real x, `low` must be ≥ 0. Without a multiplier, y is ⌊x⌋ clamped. The result is int32, or quantized with scale
     1.
@@ -88,8 +88,9 @@ def exact_cut(numerator: int, denominator: int, low: int, high: int) -> Cut | No
 class ChannelCut(Elementwise):
     """y = min(max((x · multiplier + 2³² · above + below) >> shift, low), high) for int32 x, with constants per channel.
 
-    The constants broadcast to x: int32 multipliers, int32 upper words and uint32 lower words of the offset. The
-    result is int32, or quantized with scale 1.
+    multiplier (int32), above (int32) and below (uint32), the two words of a 64-bit offset, are inputs that broadcast to
+    x: one element per channel, or a single element. `shift`, `low` and `high` are the same for all channels. The result
+    is int32, or quantized with scale 1.
     """
 
     mnemonic: ClassVar[str] = "channel_cut"
@@ -119,7 +120,10 @@ class ChannelCut(Elementwise):
 
 @dataclass(frozen=True)
 class Steps:
-    """Constants of several integer functions (x · multiplier + offset) >> shift with one common shift."""
+    """Constants of integer functions (x · multiplier + offset) >> shift, which share one shift.
+
+    `multipliers` and `offsets` have one entry per function.
+    """
 
     multipliers: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]

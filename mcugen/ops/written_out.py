@@ -27,7 +27,7 @@ _TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class TensorPart:
-    """The slice of tensor `whole` at position `index` of `axis`."""
+    """A slice of a tensor: the part of `whole` at position `index` of `axis`."""
 
     whole: Value
     axis: int
@@ -35,7 +35,7 @@ class TensorPart:
 
     @property
     def count(self) -> int:
-        """Return the number of elements."""
+        """Return the number of elements of the slice."""
         return self.whole.type.count // self.whole.type.shape[self.axis]
 
     def shifted(self, by: int) -> TensorPart:
@@ -51,9 +51,9 @@ class UnrolledLayer:
         found: The recurrent cell that all steps share.
         first: The slice of the input that the first step reads.
         stride: Distance between the slices of successive steps: 1, or −1 for a backward layer.
-        initial: Initial h, and c of an LSTM; None stands for zeros.
-        outputs: h after each step.
-        cell: c after the last step; None if the layer has no c.
+        initial: Initial h, and c of an LSTM; None for a state of zeros.
+        outputs: The hidden state h after each step.
+        cell: The cell state c after the last step; None if the layer has no c.
     """
 
     found: RecurrentCell

@@ -52,7 +52,7 @@ class Arguments(Generic[T]):
     """The values of those options of a command that set fields of one class, as the command line gives them.
 
     Attributes:
-        target: The class.
+        target: The class, one of TARGETS.
         options: The options of the command that set fields of the class.
         values: The values of these options, by option name without dashes.
     """
@@ -77,15 +77,20 @@ class Arguments(Generic[T]):
         return built
 
     def having(self, values: Mapping[str, Any]) -> Arguments[T]:
-        """Return a copy of the arguments with other values for some options, by name."""
+        """Return a copy of the arguments in which some options have other values.
+
+        Args:
+            values: The new values by option name without dashes.
+        """
         return replace(self, values={**self.values, **values})
 
     def overridden(self, settings: Mapping[str, Sequence[str]]) -> Arguments[T]:
         """Return the arguments with values from texts by the names of options, as in {"max-ram": ["20KB"]}.
 
         Args:
-            settings: The texts; "" for a flag. Names of other options are ignored. An option that may be repeated keeps
-                its old values too.
+            settings: The texts; "" for a flag. Names that are not options of these arguments are ignored. An option
+                that
+                may be repeated keeps its old values and gets the new ones in addition.
 
         Raises:
             UsageError: A text does not suit its option.
@@ -94,13 +99,13 @@ class Arguments(Generic[T]):
         return self.having({o.name: o.convert(settings[o.name], self.values[o.name]) for o in own})
 
     def given(self) -> dict[str, Any]:
-        """Return the values that differ from their defaults."""
+        """Return the values that differ from their defaults, by option name without dashes."""
         return {o.name: self.values[o.name] for o in self.options if self.values[o.name] != o.initial}
 
 
 @dataclass(frozen=True)
 class CompilationTask:
-    """The task that options give to all commands that compile: the wanted code, its quantization and its evaluation."""
+    """What a command that compiles is to do: the options of the code, of its quantization and of its evaluation."""
 
     options: CompileOptions
     quantizing: Quantizing
@@ -135,7 +140,7 @@ class TaskArguments:
         )
 
     def given(self) -> dict[str, Any]:
-        """Return the values of all parts that differ from their defaults."""
+        """Return the values of all parts that differ from their defaults, by option name without dashes."""
         return {name: value for part in self.parts for name, value in part.given().items()}
 
 

@@ -23,7 +23,7 @@ from mcugen.options.option import Option
 from mcugen.options.table import OPTIONS, options_that_set
 
 T = TypeVar("T")
-"""Type of the class whose fields options set (see TARGETS)."""
+"""Type of the class whose fields options set (see options.arguments.TARGETS)."""
 F = TypeVar("F", bound=Callable[..., Any])
 """Type of a function that takes keywords."""
 
@@ -81,7 +81,7 @@ class Keywords:
 
     @property
     def teaching(self) -> Teaching | None:
-        """Return how the model is trained on samples; None if no samples for that are given."""
+        """Return how the generated code is trained on the samples of `lesson`; None if there are no such samples."""
         return self._arguments(Teaching).build() if self._values.get("lesson") is not None else None
 
     def _arguments(self, target: type[T]) -> Arguments[T]:
@@ -160,7 +160,7 @@ def _require_limits(option: Option, value: Any) -> None:
 
 
 def keyword_help(option: Option) -> str:
-    """Return the help of an option with the names of keywords in place of flags."""
+    """Return the help text of an option in which the flags of options are replaced by the names of keywords."""
     return re.sub(r"(?<!\w)--([a-z][a-z0-9-]+)", lambda flag: flag[1].replace("-", "_"), option.description)
 
 

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 from mcugen.core.errors import UsageError, shortened
 
 REQUIRED = Parameter.empty
-"""Default of an option that must be given."""
+"""Value of `Option.default` for an option that must be given."""
 
 _TARGETS_IN_SETTINGS = ("CompileOptions", "Quantizing", "Judging")
 """Classes whose fields a settings file and `mcugen link --set` may give."""
@@ -94,7 +94,7 @@ class Option:
 
     @property
     def initial(self) -> Any:
-        """Return the value if the option is absent, or REQUIRED."""
+        """Return the value of an absent option as the command line gives it; REQUIRED if the option must be given."""
         return {bool: False, str: ""}.get(self.kind) if self.default is None else self.default
 
     @property
@@ -135,7 +135,7 @@ class Option:
 
         Args:
             texts: The texts of `mcugen link --set`; "" for a flag.
-            before: The old value, which an option of several values keeps.
+            before: The old value. An option that may be repeated keeps its values and gets the new ones in addition.
 
         Raises:
             UsageError: A text is not a number, a flag has a value, a value is missing, or there are several values.
@@ -156,5 +156,5 @@ class Option:
             raise UsageError(f"{self.flag} must be a {'whole ' * (self.kind is int)}number", fault) from error
 
     def known_values(self) -> Iterable[str]:
-        """Return the values in `choices`, which a function may have to read first."""
+        """Return the values in `choices`, or those that the function `choices` returns."""
         return self.choices() if callable(self.choices) else self.choices

@@ -20,7 +20,10 @@ _COLUMNS = ("option", "what it does", "default", "commands", "Python", "file")
 
 
 def option_reference() -> str:
-    """Return Markdown with a table of options for each panel, and a table of the options that exclude each other."""
+    """Return the option reference as Markdown.
+
+    It has a table of options for each panel, and a table of the options that exclude each other.
+    """
     groups = "".join(f"- that {title}: {', '.join(sorted(group))}\n" for title, group in _GROUPS.items())
     tables = [_table(title, _COLUMNS, [_row(option) for option in options]) for title, options in _panels()]
     conflicts = [(c.option, ", ".join(c.others), c.rule, c.remedy) for c in CONFLICTS]

@@ -43,7 +43,7 @@ TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "ro
 
 
 def cpus(flag: str, jobs: int) -> int:
-    """Return the number of processes for `--jobs`; 0 is one for each CPU."""
+    """Return the number of processes for `--jobs`: `jobs` itself or, if it is 0, the number of CPUs."""
     return jobs or os.cpu_count() or 1
 
 
@@ -53,12 +53,15 @@ def negated(flag: str, is_given: bool) -> bool:
 
 
 def as_tuple(flag: str, files: list[T]) -> tuple[T, ...]:
-    """Return the values of a repeated option as a tuple."""
+    """Return the values of a repeated option as a tuple; `flag` is not used."""
     return tuple(files)
 
 
 def method(flag: str, text: str) -> str:
-    """Check the name of a method that chooses quantization ranges, and return it; "" for the best measured one."""
+    """Check the name of a method that chooses quantization ranges (RANGE_METHODS), and return it.
+
+    "" is allowed, and stands for the method of least measured error.
+    """
     _one_of(flag, text, ("", *RANGE_METHODS))
     return text
 
@@ -118,9 +121,9 @@ def _sizes(text: str) -> int | tuple[int, int] | None:
 
 
 def plausible(flag: str, texts: list[str]) -> dict[str, tuple[float, float]]:
-    """Parse texts NAME=LOW..HIGH; return the plausible range of each output.
+    """Parse texts NAME=LOW..HIGH; return the plausible range (low, high) of each output, by name.
 
-    The text `samples` gives the key SAMPLES with a range without meaning.
+    The text `samples` gives the key SAMPLES, whose range (0, 0) has no meaning.
     """
     spelled = [f"{SAMPLES}=0..0" if text == SAMPLES else text for text in texts]
     form = "NAME=LOW..HIGH with LOW not above HIGH"
@@ -140,7 +143,7 @@ def input_types(flag: str, texts: list[str]) -> dict[str, str]:
 
 
 def states(flag: str, texts: list[str]) -> dict[str, str]:
-    """Parse texts OUTPUT:INPUT; return the input that gets the value of each output in the next call."""
+    """Parse texts OUTPUT:INPUT; return, by the name of an output, the input that gets its value in the next call."""
     return _named(flag, texts, "OUTPUT:INPUT", "e.g. --state h_out:h_in", lambda kept: kept or None)
 
 
@@ -148,7 +151,15 @@ _MOST_LABEL_BYTES = 10**6
 
 
 def labels(flag: str, source: Path | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the names of classes: those given, or the lines of a file without empty lines at its end."""
+    """Return the names of classes, in the order of class numbers; empty if `source` is None.
+
+    Args:
+        flag: The option, for messages.
+        source: The names, or a file with one name in each line; empty lines at its end are ignored.
+
+    Raises:
+        UsageError: There are no names, or a name is too long.
+    """
     if source is None:
         return ()
     lines = source if isinstance(source, tuple) else _lines(flag, source)
@@ -207,14 +218,16 @@ def texts_of_arrays(values: Mapping[str, object]) -> list[str]:
 
 
 def samples(value: object) -> object:
-    """Return samples in Python as a path or as arrays by name."""
+    """Return samples that a Python caller gives (a SampleInput) as a path or as arrays by name."""
     from mcugen.evaluation.python_samples import sample_source
 
     return sample_source(value)
 
 
 def names(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of classes that Python gives in place of a file; `labels` checks them.
+    """Return names of classes, which a Python caller gives in place of a file, as a tuple.
+
+    The contents of the names are not checked.
 
     Raises:
         TypeError: A name is not a text.
@@ -235,7 +248,11 @@ def _number(text: str) -> float | None:
 
 
 def bound(flag: str, texts: list[str]) -> dict[str, Array]:
-    """Parse texts NAME=VALUE, where VALUE is numbers in JSON or a .npy file; return the value of each input."""
+    """Parse texts NAME=VALUE, where VALUE is numbers in JSON or the name of a .npy file.
+
+    Returns:
+        The array of each input, by name.
+    """
     from mcugen.evaluation.array_files import read_npy
 
     values = []
@@ -326,7 +343,10 @@ def library_files(include: Path | None, archive: Path | None) -> LibraryFiles | 
 
 
 def places(flag: str, texts: list[str]) -> Places:
-    """Parse texts of `--place`: one or more parts WHAT=MEMORY separated by commas."""
+    """Parse texts of `--place`, such as "arena=dtcm+ocram,weights=flash,hot-weights=dtcm:32768", or "auto".
+
+    Each text has one or more parts WHAT=MEMORY, separated by commas. WHAT is arena, weights or hot-weights.
+    """
     pairs = []
     for part in (part.strip() for text in texts for part in text.split(",")):
         what, _, where = ("arena", "", part) if part == AUTO_PLACE else part.partition("=")

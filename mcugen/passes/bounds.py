@@ -18,8 +18,8 @@ from mcugen.numerics.fixedpoint import clamp_range
 def bounds_of(graph: Graph) -> dict[Value, Bounds]:
     """Return the smallest and the largest possible value of each element of each quantized tensor.
 
-    The bounds hold for the stored integers, and include padding, rounding and saturation. They are exact for sums
-    of independent inputs.
+    The bounds hold for the stored integers, and include padding, rounding and saturation. They are exact for sums of
+    independent inputs. Tensors without known bounds are left out.
     """
     bounds_by_value = {value: _limits(value.type) for value in graph.inputs if value.type.quant is not None}
     for node in graph.nodes:
@@ -30,7 +30,10 @@ def bounds_of(graph: Graph) -> dict[Value, Bounds]:
 
 
 def drop_clamps(graph: Graph) -> bool:
-    """Remove clamps of quantized values that bounds prove to have no effect; saturation remains."""
+    """Remove clamps of quantized values that bounds prove to have no effect; return whether any was removed.
+
+    The saturation to the range of the integer type remains. Models with run-time sizes stay unchanged.
+    """
     clampable = [(node, node.op.without_clamp()) for node in graph.nodes if isinstance(node.op, Clampable)]
     clamped = [(node, op) for node, op in clampable if op is not None and _is_narrow(node)]
     bounds_by_value = bounds_of(graph) if clamped and not graph.shapes_vary else {}

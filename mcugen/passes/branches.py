@@ -78,7 +78,8 @@ def _in_groups(weights: Array, groups: int, new_groups: int) -> Array:
 def merge_branches(graph: Graph, node: Node) -> Outcome:
     """f(x) + g(x) → h(x), one convolution, for convolutions and normalizations f and g of the same tensor.
 
-    The rewrite is made if h has no more weights than f and g together.
+    The rewrite is made for float32 if nothing else reads f(x) or g(x), both have the shape of the sum, and h has no
+    more weights than f and g together.
     """
     if not isinstance(node.op, Binary) or node.op.function != "Add" or node.output.type.dtype is not DType.FLOAT32:
         return False

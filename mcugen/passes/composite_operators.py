@@ -42,7 +42,11 @@ def recognize_normalization(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Binary)
 def recognize_shifted(graph: Graph, node: Node) -> Outcome:
-    """x · s + (b − m · s) → (x − m) · r · γ + b, where s = r · γ, r = 1 / √…: as TensorFlow and Keras normalize."""
+    """x · s + (b − m · s) → (x − m) · r · γ + b, where s = r · γ, r = 1 / √…: as TensorFlow and Keras normalize.
+
+    TensorFlow and Keras write normalizations in the first form, with the mean m, the scale γ and the bias b. The result
+    has the form that `recognize_normalization` matches.
+    """
     parts = _shifted(node)
     if parts is None:
         return False
@@ -83,7 +87,11 @@ def _less_mean(shift: Value, scale: Value) -> Iterator[tuple[Value, Value | None
 
 @pattern(Reshape)
 def recognize_groups(graph: Graph, node: Node) -> Outcome:
-    """Reshape(Normalize(Reshape(x))) → Normalize by groups of channels, with the scale and bias behind it."""
+    """Reshape(Normalize(Reshape(x))) → Normalize by groups of channels, with the scale and bias behind it.
+
+    The inner reshape must divide the channels (axis 1) into groups, and the outer reshape must restore the shape of x.
+    A scale or bias between the reshapes must be a constant with one number for each group.
+    """
     inner, x = node.input(0).producer, _reshaped(node.input(0).producer)
     if inner is None or x is None or not isinstance(inner.op, Normalize) or x.type.shape != node.output.type.shape:
         return False
@@ -207,8 +215,9 @@ def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
 def recognize_affine(graph: Graph, node: Node) -> Outcome:
     """x · c + d, (x + d) · c and longer chains with constants that broadcast, such as one per channel → Affine.
 
-    In integers the chain is then rounded once. In floats the rewrite happens only if precision stays nearly the
-    same (see `_Chain`).
+    Affine is one operator that computes y = (x + before) · scale + shift. In integers the chain is then rounded once
+    instead of after each step. In floats the rewrite is made only if the error of each merged constant stays within
+    MAX_ROUNDING times the rounding error of the original steps.
     """
     inner = _inner(graph, node)
     before = None if inner is None else _chain(inner)
@@ -291,7 +300,7 @@ class _Chain:
 
 
 MAX_ROUNDING = 2.0
-"""Largest allowed rounding error of a merged float constant, relative to that of the product it replaces."""
+"""Largest allowed ratio of the rounding error of a merged float constant to that of the product which it replaces."""
 
 
 def _inner(graph: Graph, node: Node) -> Node | None:
@@ -352,10 +361,14 @@ def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:
 def recognize_mask(graph: Graph, node: Node) -> Outcome:
     """Softmax(x + m) → Softmax(x + m', visible): elements that a constant mask m certainly hides are not added.
 
-    An element is hidden if its exponential is 0 in float32 whatever x is: it is less than the largest element of
-    its row by UNDERFLOW or more. −∞ always hides; finite numbers do if x is bounded (`Magnitudes`), for example by
-    quantization or by a normalization before the scores. Softmax(visible ? x : c) is rewritten likewise. Without
-    the rewrite, the range of the sum would leave no quantization levels for visible elements.
+    An element is hidden if its exponential is 0 in float32 whatever x is: it is less than the largest element of its
+    row by UNDERFLOW or more. An element with a mask of −∞ is always hidden. A finite mask element hides only if x has
+    known bounds (`Magnitudes`), for example from quantization or from a normalization before the scores. `visible` is a
+    constant that marks the other elements, and m' is the mask without the hiding numbers. Softmax(visible ? x : c) is
+    rewritten likewise.
+
+    Without the rewrite, the large negative masks would widen the quantized range of the sum so much that visible
+    elements share few levels.
     """
     return _hide(graph, node, _proven)
 
@@ -364,8 +377,9 @@ def recognize_mask(graph: Graph, node: Node) -> Outcome:
 def assume_mask(graph: Graph, node: Node) -> Outcome:
     """Softmax(x + m) → Softmax(x + m', visible): elements of a constant mask m that are −10⁴ or less hide.
 
-    The rewrite is used for decisions about a network before it is quantized, when scores are not bounded yet.
-    `recognize_mask` later proves it for the quantized network, or leaves the addition as it is.
+    Unlike `recognize_mask`, it needs no bounds of x. It serves decisions about a float network before quantization,
+    when bounds are not known yet. `recognize_mask` later proves the rewrite for the quantized network, or leaves the
+    addition as it is.
     """
     return _hide(graph, node, _assumed)
 
@@ -373,12 +387,15 @@ def assume_mask(graph: Graph, node: Node) -> Outcome:
 UNDERFLOW = 104.0
 """Difference d from which exp(-d) is 0 in float32 (below half of the smallest denormal number)."""
 MASK_ROUNDING = 2.0**-20
-"""Assumed relative rounding error of float32 in a difference of two mask elements plus scores: 2^-20."""
+"""Assumed relative rounding error of float32 in the difference of two sums of a score and a mask element: 2^-20."""
 MAX_HIDING_MASK = -1e4
-"""Largest mask element (-10⁴) that is assumed to hide a position: exporters add this or less to hidden scores."""
+"""Largest mask element (-10⁴) that is assumed to hide a position: exporters add -10⁴ or less to hidden scores."""
 
 Hiding = Callable[[Value, Array, Array], Array]
-"""Function that returns which elements a mask hides, given the scores, the mask, and the maximum of each mask row."""
+"""Function that returns a boolean array of the elements that a mask hides.
+
+Its arguments are the scores, the mask, and the maximum of each row of the mask.
+"""
 
 
 def _proven(x: Value, mask: Array, largest: Array) -> Array:

@@ -29,7 +29,8 @@ from mcugen.passes.simplify import simplify
 def move_as_stored(graph: Graph, node: Node) -> Outcome:
     """Movement(Dequantize(x)) → Dequantize(Movement(x)): data movements are applied to the quantized tensor.
 
-    The next layer then reads the Dequantize directly, and can become an integer layer.
+    The next layer then reads the Dequantize directly, and can become an integer layer. The rewrite is made if x is no
+    constant and has one scale for all channels. A Pad must pad with 0.
     """
     source = node.input(0).producer if node.op.moves_data and len(node.inputs) == 1 else None
     if source is None or not isinstance(source.op, Dequantize) or source.input(0).is_constant:
@@ -64,8 +65,8 @@ def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before:
 def convert_qdq(graph: Graph, node: Node) -> Outcome:
     """Quantize(f(Dequantize(x), …)) → f on integers, if the operator has an integer form (`Quantizable.integer`).
 
-    If the result is stored in several types, each type gets its own operator: converting one quantized result to a
-    finer or wider type would lose precision.
+    If several Quantize nodes store the result in different types, each type gets its own operator: converting one
+    quantized result to a finer or wider type would lose precision.
     """
     if isinstance(node.op, Quantize | Dequantize) or len(node.outputs) != 1:
         return False
@@ -112,8 +113,9 @@ def _signature(inputs: Sequence[Value | None], out: TensorType) -> Signature:
 def keep_sums(graph: Graph, node: Node) -> Outcome:
     """dense(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: a float result computed from exact integer sums.
 
-    So a last layer whose result is not quantized keeps integer weights. This also applies to a convolution whose
-    result is added to another tensor before it is quantized.
+    `unit` is the product of the scales of x and w. Integer weights are thus kept in a last layer, whose float result is
+    not quantized. The rewrite also applies to a convolution whose result is added to another tensor before it is
+    quantized. w and b must be constants.
     """
     return isinstance(node.op, (Conv, Dense)) and _from_sums(graph, node, node.op)
 

@@ -28,7 +28,12 @@ _BYTES = 256
 
 @pattern(Paddable)
 def fold_pad(graph: Graph, node: Node) -> Outcome:
-    """f(Pad(x, 0)) → f with larger window padding, for convolutions and pools f."""
+    """f(Pad(x, 0)) → f with larger window padding, for convolutions and pools f.
+
+    The padding value must be the real number 0, which is the zero point in a quantized x. Only spatial axes may be
+    padded. In addition, a max pool needs an x without negative elements, and every window of a pool must still contain
+    an element of x. An average pool counts the added zeros as elements.
+    """
     pad = node.input(0).producer
     if not isinstance(node.op, Paddable) or pad is None or not isinstance(pad.op, Pad):
         return False
@@ -43,7 +48,10 @@ def fold_pad(graph: Graph, node: Node) -> Outcome:
 
 @pattern(MatMul)
 def fuse_dense(graph: Graph, node: Node) -> Outcome:
-    """MatMul(x, W) with constant W [K, N] → Dense(x, Wᵀ)."""
+    """MatMul(x, W) with constant W [K, N] → Dense(x, Wᵀ).
+
+    The product must be in float32 and have no factor. W may also be a quantized constant behind its Dequantize.
+    """
     if not _is_constant(node.input(1)) or node.output.type.dtype is not DType.FLOAT32:
         return False
     if node.input(1).type.rank != 2:
@@ -71,7 +79,10 @@ def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value:
 
 @pattern(MatMul)
 def fold_scale(graph: Graph, node: Node) -> Outcome:
-    """(p · a) b and p · (a b) → MatMul(a, b) with factor p, for positive constant scalars p, as in attention."""
+    """(p · a) b and p · (a b) → MatMul(a, b) with factor p, for positive constant scalars p, as in attention.
+
+    Nothing else may read the scaled operand or the unscaled product. A division by p is treated alike.
+    """
     if not node.output.type.dtype.is_float:
         return False
     after = graph.only_user(node.output)
@@ -118,7 +129,8 @@ def _scaling(node: Node) -> tuple[Value, float] | None:
 def sink_reshape(graph: Graph, node: Node) -> Outcome:
     """f(Reshape(Dense(x))) → Reshape(f(Dense(x))) if f depends on the last axis only, as bias and activation do.
 
-    A matrix product over more than two axes is a Dense layer on the rows of all leading axes, between two reshapes.
+    f can then be folded into the Dense layer. A matrix product over more than two axes is imported as such a Dense
+    layer, on the rows of all leading axes, between two reshapes.
     """
     if node.output.type.dtype is not DType.FLOAT32:
         return False
@@ -182,7 +194,12 @@ def _is_constant(value: Value) -> bool:
 
 @pattern(Binary, Clamp)
 def sink_concat(graph: Graph, node: Node) -> Outcome:
-    """f(Concat(a, b)) → Concat(f(a), f(b)) if f is an activation, or a constant per channel, that layers absorb."""
+    """f(Concat(a, b)) → Concat(f(a), f(b)) if f is an activation, or a constant per channel, that layers absorb.
+
+    f is a clamp, or an addition, subtraction, multiplication or division with a constant per channel. The rewrite is
+    made for float32 if f is the only reader of the concatenation, and each part is computed by a layer with weights
+    that has no other reader.
+    """
     position = next((i for i, v in enumerate(node.inputs) if v is not None and _is_joined(v)), None)
     if position is None or node.output.type.dtype is not DType.FLOAT32:
         return False
@@ -249,6 +266,9 @@ def fold_affine(graph: Graph, node: Node) -> Outcome:
 
     Add: (w·x + b) + c → w·x + (b + c).   Mul: (w·x + b) · c → (c·w)·x + c·b.   Sub and Div are treated alike. Batch
     normalization is such a Mul and Add.
+
+    The rewrite is made for float32 if nothing else reads the layer's result, no activation is between or behind, and
+    sums that are exact for integer inputs stay exact.
     """
     layer = next((p for v in node.inputs if (p := _layer(v)) is not None), None)
     if layer is None or not isinstance(node.op, Binary) or layer.output.type.dtype is not DType.FLOAT32:
@@ -389,7 +409,11 @@ def _reshaped(graph: Graph, value: Value, shape: Shape, before: Node) -> Value:
 
 @pattern(Clamp)
 def fold_clamp(graph: Graph, node: Node) -> Outcome:
-    """Clamp(layer(x)) → layer(x) with a clamp of its own: Relu, Relu6 and Clip cost nothing."""
+    """Clamp(layer(x)) → layer(x) with a clamp of its own: Relu, Relu6 and Clip cost nothing.
+
+    The rewrite is made for float32 if the layer can clamp (`Clampable`), has no clamp yet, and nothing else reads its
+    result.
+    """
     source, clamp = node.input(0).producer, node.op
     if source is None or not isinstance(clamp, Clamp) or node.output.type.dtype is not DType.FLOAT32:
         return False
@@ -419,7 +443,11 @@ def fold_transpose_into_row(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Dense)
 def fold_transpose_into_dense(graph: Graph, node: Node) -> Outcome:
-    """Dense(Reshape(Transpose(x))) that flattens → Dense(Reshape(x)) with the weights' columns permuted."""
+    """Dense(Reshape(Transpose(x))) that flattens → Dense(Reshape(x)) with the weights' columns permuted.
+
+    The weights must be a float or integer constant. The transposition must keep axis 0, and the reshape must flatten
+    all other axes.
+    """
     flat, weights = node.input(0).producer, node.input(1)
     turn = flat.input(0).producer if flat is not None and isinstance(flat.op, Reshape) else None
     if flat is None or turn is None or not isinstance(turn.op, Transpose):

@@ -54,8 +54,8 @@ class ValueRange:
 def keep_codes(graph: Graph, node: Node) -> Outcome:
     """layer(x, integer weights), x integer-valued → layer(Dequantize(Quantize(x)), Dequantize(weights)), scale 1.
 
-    It applies if the operators that compute the float x prove that x is always an integer and fits int8 or int16. The
-    layer can then become an integer layer.
+    It applies if the operators that compute the float x prove that x is always an integer and fits int8 or int16, and
+    if the float32 weights are integers that fit int8. The layer can then become an integer layer.
     """
     weights, x = _codes_of(node.input(1)), _source(node.input(0))
     if weights is None:
@@ -198,8 +198,9 @@ _ENDS: Mapping[str, Callable[[float, float], float]] = {
 def cut_channels(graph: Graph, node: Node) -> Outcome:
     """Cut(Cast(int32 x) · c + d) in floats, with constants → ChannelCut(x), one multiplication per channel in integers.
 
-    The result is exact: float rounding is monotone, so each result value begins at one x, and the multiplication
-    only has to begin it at the same x.
+    Cut rounds down and clamps to a range of integers. ChannelCut multiplies, shifts and clamps, with constants for each
+    channel (or one set for all). The result is exact: the float function never decreases, so the constants only have to
+    make each result value start at the same x. The rewrite is refused if no such constants exist.
     """
     op, chain = node.op, list(_growing(graph, node.input(0)))
     if not isinstance(op, Cut) or len(chain) < 2 or chain[-1].op != Cast(DType.FLOAT32):
@@ -261,7 +262,11 @@ recognize_whole = Rewriting("recognize_whole", keep_codes)
 
 @pattern(Quantize)
 def code_integers(graph: Graph, node: Node) -> Outcome:
-    """Quantize(Cast(integers)) with scale 1 → Cut(integers): no floats in between."""
+    """Quantize(Cast(integers)) with scale 1 → Cut(integers): no floats in between.
+
+    Cut clamps the integers to the range that the quantized type can represent. Their type must be small enough that
+    float32 represents every integer exactly.
+    """
     cast, codes = node.input(0).producer, node.output.type
     if cast is None or cast.op != Cast(DType.FLOAT32) or codes.q.scale != (1.0,):
         return False
@@ -277,8 +282,8 @@ def code_integers(graph: Graph, node: Node) -> Outcome:
 def recognize_cut(graph: Graph, node: Node) -> Outcome:
     """Quantize(Clamp(Floor(x))), Clamp(Cast(Cast(x) · a / b)) with integer limits → Cut(x): no 64-bit division.
 
-    Cut (mcugen.ops.whole) multiplies, shifts and clamps. Results below 0 need an integer division that rounds down, so
-    they are left as they are.
+    Cut (mcugen.ops.whole) rounds down, multiplies, shifts and clamps. A clamp without Floor and with a lower limit
+    below 0 is left as it is, because casts and integer divisions round negative numbers toward 0.
     """
     clamp = node.input(0).producer if isinstance(node.op, Quantize) else node
     if clamp is None or not isinstance(clamp.op, Clamp) or clamp.output.type.dtype is not DType.FLOAT32:

@@ -10,22 +10,22 @@ from mcugen.ops.elementwise import Stack
 
 
 def float_islands(graph: Graph) -> dict[str, str]:
-    """Return the float layers between integer ones (islands): behind a Dequantize and before a later Quantize.
+    """Return the float layers between integer layers (islands): after a Dequantize and before a later Quantize.
 
-    Layers behind the last Dequantize are left out: the model returns real numbers there. So are layers before the first
+    Layers after the last Dequantize are left out: the model returns real numbers there. So are layers before the first
     Quantize.
 
     Returns:
-        The name of each layer's operator, by the name of its result.
+        The name of each layer's operator, by the name of its output.
     """
     return {node.outputs[0].name: node.op.name for part in graph.nested() for node in _islands(part)}
 
 
 def float_layers(graph: Graph) -> dict[str, str]:
-    """Return all layers that compute in float32 in a graph that is partly quantized; empty if nothing is quantized.
+    """Return all layers that compute in float32 in a graph that is partly quantized.
 
     Returns:
-        The name of each layer's operator, by the name of its result.
+        The name of each layer's operator, by the name of its output; empty if nothing in the graph is quantized.
     """
     parts = list(graph.nested())
     if not any(value.type.quant is not None for part in parts for value in part.values() if not value.is_constant):

@@ -20,7 +20,10 @@ from mcugen.passes.simplify import simplify
 
 @pattern(Permutable)
 def turn_channels_last(graph: Graph, node: Node) -> Outcome:
-    """op(x), channels first → Transpose(op'(Transpose(x))), channels last; constants are transposed at compile time."""
+    """op(x), channels first → Transpose(op'(Transpose(x))), channels last; constants are transposed at compile time.
+
+    It applies to operators that have faster kernels for channels-last tensors (`Permutable.wants_channels_last`).
+    """
     if not isinstance(node.op, Permutable) or not node.op.wants_channels_last:
         return False
     return _rewrite_permuted(graph, node, to_channels_last(node.output.type.rank))
@@ -32,7 +35,11 @@ channels_last = Turns("channels_last", turn_channels_last, simplify)
 
 @pattern()
 def sink_transpose(graph: Graph, node: Node) -> Outcome:
-    """op(Transpose(a), …) → Transpose(op'(a, …)) if fewer bytes are transposed."""
+    """op(Transpose(a), …) → Transpose(op'(a, …)) if fewer bytes are transposed.
+
+    op must commute with the transposition (`Permutable.permuted`). If op has several inputs, the inverse transposition
+    is applied to the other ones; for constants, this happens at compile time.
+    """
     perm = _sinkable(node)
     if perm is None:
         return False
@@ -49,7 +56,8 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
 def raise_transpose(graph: Graph, node: Node) -> Outcome:
     """Transpose(Reshape(Transpose(x))) → Reshape'(Transpose(x)), if the reshape commutes with the outer transposition.
 
-    Exporters write this to shuffle channels, or to turn channels into pixels.
+    The two transpositions become neighbours, which merge into one. Exporters write this pattern to shuffle channels, or
+    to turn channels into pixels.
     """
     reshape = node.input(0).producer
     if not isinstance(node.op, Transpose) or reshape is None or not isinstance(reshape.op, Reshape):
@@ -73,7 +81,8 @@ def raise_transpose(graph: Graph, node: Node) -> Outcome:
 def merge_transposes(graph: Graph, node: Node) -> Outcome:
     """Transpose(Reshape(Transpose(x))) → Reshape(Transpose(Reshape(x))), if both permute parts of common axes.
 
-    Exporters write this where an image is cut into windows.
+    The axes before and after the reshape must be products of common smaller axes, so that one transposition of these
+    replaces both. Exporters write this pattern to cut an image into windows.
     """
     reshape = _alone_before(graph, node)
     inner = None if reshape is None else _alone_before(graph, reshape)
@@ -114,9 +123,9 @@ def _common_parts(one: Shape, other: Shape) -> tuple[list[int], list[range], lis
 def sink_fork(graph: Graph, node: Node) -> Outcome:
     """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) if fewer bytes are transposed.
 
-    Unlike `sink_transpose`, it moves a transposition behind several nodes at once, where moving it behind one node
-    does not pay. It also rewrites Transpose(f(g(Transpose(a)))) → f'(g'(a)), where an operator between them widens
-    the elements.
+    Unlike `sink_transpose`, it moves a transposition across several nodes at once, where moving it across one node
+    would not reduce the transposed bytes. It also rewrites Transpose(f(g(Transpose(a)))) → f'(g'(a)), where f or g has
+    a result of a wider element type.
     """
     region = _region(node) if len(node.output.users) > 1 else _chain(graph, node)
     if not region and node.op == Transpose(inverse(to_channels_last(node.output.type.rank))):

@@ -55,7 +55,7 @@ _COMBINED: Mapping[str, Callable[[float, float], float]] = {
 
 
 class Magnitudes:
-    """Analysis of upper bounds of the magnitudes of real tensors; infinity where no bound is known.
+    """Analysis of upper bounds of the absolute values of real tensors; infinity stands for no known bound.
 
     Real model inputs may be any finite numbers.
     """
@@ -64,9 +64,9 @@ class Magnitudes:
         self._known: dict[Value, float] = {}
 
     def of(self, value: Value, depth: int = 0) -> float:
-        """Return an upper bound of the magnitudes of a tensor's elements; infinity if none is known.
+        """Return an upper bound of the absolute values of a tensor's elements; infinity if no bound is known.
 
-        `depth` is the number of operators that were followed so far.
+        `depth` is the number of operators that the analysis has followed so far; callers leave it at 0.
         """
         if value.data is not None:
             return _largest(real_data(value))

@@ -22,19 +22,29 @@ MAX_STEPS = 16
 
 @pattern(Elementwise)
 def stack_unary(graph: Graph, node: Node) -> Outcome:
-    """f(g(x)) → (f ∘ g)(x) if all other operands are constant, so that on int8 both become a single lookup table."""
+    """f(g(x)) → (f ∘ g)(x) if all other operands are constant, so that on int8 both become a single lookup table.
+
+    f and g are elementwise functions; one stacked operator (Stack) replaces both.
+    """
     return _stack(graph, node, single_input=True)
 
 
 @pattern(Elementwise)
 def stack_elementwise(graph: Graph, node: Node) -> Outcome:
-    """f(g(…), …) → one Stack, if the inner result has no other reader and the same shape."""
+    """f(g(…), …) → one Stack, if the inner result has no other reader and the same shape.
+
+    A Stack computes several elementwise operators in one loop, at most MAX_STEPS of them.
+    """
     return _stack(graph, node, single_input=False)
 
 
 @pattern(Elementwise)
 def tabulate(graph: Graph, node: Node) -> Outcome:
-    """f(g(x), h(x)) → table[x] if the result depends on one int8 tensor x only: SiLU and GELU of quantizers."""
+    """f(g(x), h(x)) → table[x] if the result depends on one int8 tensor x only: SiLU and GELU of quantizers.
+
+    f, g and h are elementwise, the result is int8, and all other operands are lookup tables or single numbers.
+    Quantizers write functions such as SiLU and GELU as several nodes like this.
+    """
     read = dict.fromkeys(_varying(node))
     if node.output.type.dtype is not DType.INT8 or not _has_scalars(node):
         return False
@@ -55,7 +65,11 @@ def tabulate(graph: Graph, node: Node) -> Outcome:
 
 @pattern(MaxPool)
 def pool_first(graph: Graph, node: Node) -> Outcome:
-    """MaxPool(f(x)) → f(MaxPool(x)) if f is non-decreasing on int8: f then runs on fewer elements."""
+    """MaxPool(f(x)) → f(MaxPool(x)) if f is non-decreasing on int8: f then runs on fewer elements.
+
+    f is elementwise with int8 input and output and constants at most for each channel; only the pool may read its
+    result.
+    """
     source, pool_output = node.input(0).producer, node.output
     if source is None or not isinstance(source.op, Elementwise) or pool_output.type.dtype is not DType.INT8:
         return False

@@ -16,7 +16,8 @@ from mcugen.passes.rewrite import Outcome, pattern
 def keep_packed(graph: Graph, node: Node) -> Outcome:
     """Dense(x, dequantized constant) → PackedDense(x, stored integers), for real x or for quantized x with real output.
 
-    A convolution with a 1×1 kernel becomes a PackedDense between two transpositions.
+    The weights then stay integers in flash. A convolution with a 1×1 kernel becomes a PackedDense between two
+    transpositions. Weights stay as they are if packing would save nothing.
     """
     assert isinstance(node.op, Dense | Conv)
     if isinstance(node.op, Conv) and not _reads_pixels(node):

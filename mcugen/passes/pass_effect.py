@@ -17,12 +17,12 @@ class Effect:
 
     Attributes:
         name: Name of the pass.
-        because: Reason of the pass, as the pipeline states it.
+        because: Why the pass runs, as a sentence from the pipeline.
         graph: Name of the graph.
         laws: Equation `before → after` of each pattern, by the pattern's name; empty for a pass without patterns.
         before: Printed graph before the pass.
         after: Printed graph after the pass.
-        refusals: Nodes that patterns left as they are, though they almost matched.
+        refusals: Near misses: nodes that patterns left as they are, though they almost matched.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Effect:
         )
 
     def to_json(self) -> dict[str, object]:
-        """Return all fields and the difference of the graphs as JSON values."""
+        """Return all fields and the difference of the printed graphs as JSON values."""
         return asdict(self) | {"diff": self.diff}
 
 

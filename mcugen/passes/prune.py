@@ -32,7 +32,7 @@ CHANNEL_MULTIPLE = 8
 def drop_channels(graph: Graph) -> bool:
     """Tensors with constant or unread channels → narrower tensors; constants move into the readers' biases.
 
-    Return whether the graph changed.
+    Channels are kept where that makes their number a multiple of CHANNEL_MULTIPLE. Return whether the graph changed.
     """
     before = _computed(graph)
     plan = _Plan(graph, {} if graph.shapes_vary else constant_channels(graph))
@@ -57,9 +57,11 @@ def _computed(graph: Graph) -> PrunedChannels:
 
 
 def constant_channels(graph: Graph) -> dict[Value, Array]:
-    """Return, for each quantized tensor, an array with the constant value of each channel, NaN for other channels.
+    """Return the channels of quantized tensors that hold one constant, whatever the model's input is.
 
-    Values are stored integers.
+    Returns:
+        For each quantized tensor with known bounds, an array with one entry per channel (last axis): the stored integer
+        that all elements of the channel have, or NaN for a channel that is not constant.
     """
     constants: dict[Value, Array] = {}
     for value, (low, high) in bounds_of(graph).items():

@@ -12,16 +12,26 @@ from mcugen.hir.graph import Graph, Node
 from mcugen.hir.operator import Operator
 
 Outcome = bool | str
-"""Result of a pattern at a node: whether it rewrote something, or the reason why a near match was refused."""
+"""Result of a pattern at a node.
+
+True: the pattern rewrote the node. False: the node does not match. A text: the node almost matches, and the text is a
+phrase that says why it was left as it is (a near miss).
+"""
 
 Law = Callable[[Graph, Node], Outcome]
 """The function of a rewrite pattern: it rewrites a node of a graph if it matches, and returns the outcome."""
 
 MAX_REWRITES_PER_NODE = 1000
-"""Largest number of rewrites in a pass, per node: more mean that patterns undo each other, and raise an error."""
+"""Largest number of rewrites in a pass, per node of the graph.
+
+More rewrites mean that patterns undo each other; an error is raised then.
+"""
 
 MAX_PASS_ROUNDS = 1000
-"""Largest number of rounds of passes that enable each other: more are a bug, and raise an error."""
+"""Largest number of rounds in which passes that enable each other are repeated (Turns).
+
+More rounds mean a bug in a pass; an error is raised then.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,9 @@ class NearMiss:
 
     Attributes:
         pattern: Name of the pattern.
-        place: Operator and ONNX name of the node.
+        place: Operator and ONNX name of the node, as messages show them.
         value: Name of the node's first output.
-        reason: What did not match.
+        reason: What did not match, as a phrase.
     """
 
     pattern: str
@@ -150,7 +160,7 @@ def pattern(*roots: type) -> Callable[[Law], Pattern]:
 
 
 class Turns(Rewriting):
-    """A pass that runs several passes in turns until none of them changes anything, because they enable each other."""
+    """A pass that repeats a sequence of passes until none of them changes anything, because they enable each other."""
 
     def __init__(self, name: str, *passes: Rewriting) -> None:
         super().__init__(name, *(pattern for one in passes for pattern in one.patterns))

@@ -17,7 +17,10 @@ from mcugen.ops.packed import DequantizeBlocks
 from mcugen.passes.rewrite import Outcome, Rewriting, pattern
 
 MIN_REPORTED_BYTES = 1024
-"""Smallest size in bytes of dequantized weights that is reported to the user."""
+"""Smallest size in bytes, as float32, of dequantized constant weights that the report mentions.
+
+Below it, `fold_dequantized` makes the constant float without a record.
+"""
 
 
 @pattern()
@@ -35,7 +38,7 @@ def fold_constant(graph: Graph, node: Node) -> Outcome:
 def fold_statistics(graph: Graph, node: Node) -> Outcome:
     """f(Dequantize(constant), …) → f(constant, …), for constants with one number per channel, such as statistics.
 
-    The nodes that compute with them stay in float.
+    All inputs of f must be constants or dequantized constants; they become float constants, and f can then be folded.
     """
     if isinstance(node.op, Dequantize) or node.output.type.count > max(node.output.type.shape, default=1):
         return False
@@ -58,7 +61,11 @@ def _dequantized(graph: Graph, value: Value) -> Value | None:
 
 @pattern(Movement)
 def move_codes(graph: Graph, node: Node) -> Outcome:
-    """Movement(Dequantize(constant)) → Dequantize(constant moved at compile time)."""
+    """Movement(Dequantize(constant)) → Dequantize(constant moved at compile time).
+
+    A movement is an operator that only moves elements, such as Transpose. Constants with per-channel scales are moved
+    only by Transpose and Reshape, if each scale still belongs to one index of an axis.
+    """
     source = node.input(0).producer
     if len(node.inputs) != 1 or source is None or not isinstance(source.op, Dequantize):
         return False
@@ -78,7 +85,10 @@ def move_codes(graph: Graph, node: Node) -> Outcome:
 
 @pattern(Dequantize, DequantizeBlocks)
 def fold_dequantized(graph: Graph, node: Node) -> Outcome:
-    """Dequantize(constant) → float constant, if no integer operator reads it: weight-only quantization."""
+    """Dequantize(constant) → float constant, if no integer operator reads it: weight-only quantization.
+
+    The kernel that reads it computes in float32 and has no way to read integer weights.
+    """
     real, codes = node.output.type, node.input(0).data
     if codes is None:
         return False
@@ -166,7 +176,7 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
 def take_state(graph: Graph, node: Node) -> Outcome:
     """Slice of the last step of a loop's stacked output → the loop's final state, if nobody else reads the output.
 
-    Recurrent layers count as loops.
+    The operator must have the trait `Stepwise`, as loops and recurrent layers have.
     """
     whole, begin = run_of(node.output)
     source, reader = whole.producer, graph.only_user(whole)

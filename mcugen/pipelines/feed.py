@@ -28,7 +28,7 @@ class Feed:
     """An input pipeline bound to a model: it computes the model's only input from raw data.
 
     Attributes:
-        text: The text that describes the pipeline.
+        text: The text that describes the pipeline (docs/how-to/pipelines.md).
         stages: The parsed pipeline.
         endpoint: The model's input.
     """
@@ -38,7 +38,11 @@ class Feed:
     endpoint: Endpoint
 
     def sample(self, place: str, raw: Array) -> Array:
-        """Convert a raw sample to the model's input: float32, or quantized. `place` names the sample in messages.
+        """Convert a raw sample to the model's input, which is float32 or quantized.
+
+        Args:
+            place: Name of the sample for messages.
+            raw: The raw data: pixels, or int16 samples of a signal.
 
         Raises:
             UsageError: The sample cannot be used; the message names it.
@@ -50,7 +54,7 @@ class Feed:
         return real if quant is None else quantize(real, quant, self.endpoint.dtype)
 
     def samples(self, source: Path | Mapping[str, Array]) -> Samples:
-        """Read raw data from a file, a folder or arrays, and convert them to samples.
+        """Read raw data from a file, a folder or arrays, and convert them to samples of the model's input.
 
         Raises:
             UsageError: The data cannot be used.
@@ -66,7 +70,7 @@ class Feed:
         return Samples(inputs, labels_of(path, arrays, raw_samples), raw=stored_inputs)
 
     def random(self) -> Samples:
-        """Return one seeded random sample, for measurements that do not depend on the data."""
+        """Return one random sample, equal in every run, for measurements that do not depend on the data."""
         info = np.iinfo(self.stages.raw_dtype)
         shape = self.stages.least_raw(self.endpoint.shape)
         raw = np.random.default_rng(0).integers(info.min, info.max, shape, self.stages.raw_dtype, endpoint=True)
@@ -112,7 +116,11 @@ _ELEMENTS = ("float32", "int8", "uint8", "int16", "uint16")
 
 
 def bind_pipeline(text: str, endpoints: Sequence[Endpoint]) -> Feed:
-    """Parse a pipeline from its text or from the file that it names, and bind it to a model with these inputs.
+    """Parse a pipeline, and bind it to a model.
+
+    Args:
+        text: The text of the pipeline, or the name of a file that contains it.
+        endpoints: The inputs of the model; there must be exactly one.
 
     Raises:
         UsageError: The pipeline cannot compute the inputs.

@@ -23,12 +23,12 @@ from mcugen.pipelines.statistics import STATISTICS
 from mcugen.pipelines.stream import StreamStages
 
 Stages = ImageStages | StreamStages
-"""A parsed pipeline, of images or of a stream of samples."""
+"""A parsed pipeline: ImageStages for images, or StreamStages for a stream of samples."""
 MAX_PIPELINE_CHARACTERS = 4096
 """Largest number of characters of a pipeline's text."""
 
 PREPROCESS = "preprocess"
-"""Keyword in the text of an image pipeline that is replaced by the steps of `--preprocess`."""
+"""Keyword in the text of an image pipeline. It is replaced by the steps of the option `--preprocess`."""
 
 MAX_FRAME_SAMPLES = 1 << 13
 """Largest number of samples in a frame, so that sums of squares and of fourth powers fit in 64 bits."""
@@ -61,7 +61,7 @@ def read_pipeline(text: str) -> str:
 def with_preprocessing(text: str, preprocess: str) -> str:
     """Return a pipeline's text with the keyword `preprocess` replaced by the steps of `--preprocess`.
 
-    The steps have the same names and the same results, bit by bit, in both.
+    Each step has the same name in both texts, and gives the same results, bit by bit.
 
     Args:
         text: The text of the pipeline.

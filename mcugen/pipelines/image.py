@@ -78,7 +78,10 @@ PIXEL_FORMATS = {
     "uyvy": PixelFormat(2, _yuv422(1, 0, 2)),
     "gray": PixelFormat(1, lambda pixels: pixels, is_gray=True),
 }
-"""Pixel formats by name. rgb565 has the low byte first, rgb565be the high byte; yuyv and uyvy are YUV 4:2:2."""
+"""Pixel formats by name, such as "rgb888" or "gray".
+
+rgb565 has the low byte first, rgb565be the high byte; yuyv and uyvy are YUV 4:2:2.
+"""
 
 _LUMA = {"yuyv": 0, "uyvy": 1}
 
@@ -152,10 +155,10 @@ class ImageStages:
         return self.colors or ("gray" if PIXEL_FORMATS[self.format].is_gray else "rgb")
 
     def picture(self, shape: Sequence[int]) -> Picture:
-        """Return size and strides of the image for an input of this shape.
+        """Return size and strides of the image in an input of this shape.
 
         Raises:
-            UsageError: The shape is no image with so many channels.
+            UsageError: The shape is not that of an image with the pipeline's number of channels.
         """
         sides = tuple(shape)[-3:] if len(shape) >= 3 else ()
         fits = [layout for layout in ("chw", "hwc") if sides and sides[_CHANNEL_AXIS[layout]] == self.channels]
@@ -178,7 +181,7 @@ class ImageStages:
         return Picture(height, width, self.channels, distances)
 
     def require(self, shape: Sequence[int]) -> None:
-        """Raise UsageError if the pipeline cannot compute an input of this shape.
+        """Check that the pipeline can compute an input of this shape.
 
         Raises:
             UsageError: The shape is no image, or `mean` or `std` has numbers for another number of channels.
@@ -206,7 +209,7 @@ class ImageStages:
             place: Name of the image for messages.
             raw: The image, uint8 [height, width, bytes of a pixel].
             shape: Shape of the input.
-            table: The input element for each of the 256 color values, [1 or channels, 256].
+            table: The input element for each of the 256 color values, [1, 256] for all channels or [channels, 256].
         """
         picture = self.picture(shape)
         colors = self._resized(self._cut(place, self.pixels(place, raw), picture), picture)
@@ -218,14 +221,22 @@ class ImageStages:
         return out.reshape(tuple(shape))
 
     def table(self) -> Array:
-        """Return the input element (color · scale − mean) / std for each color value, float32 [1 or channels, 256]."""
+        """Return the input element (color · scale − mean) / std for each color value, as float32.
+
+        The shape is [1, 256] if all channels have the same `mean` and `std`, else [channels, 256].
+        """
         count = max(len(self.mean), len(self.std))
         steps = Preprocessing(scale=self.scale, mean=self.mean, std=self.std)
         values = np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None, None], (256, 1, count))
         return np.ascontiguousarray(steps.numbers("--input-pipeline", values, "hwc")[:, 0].T.astype(np.float32))
 
     def pixels(self, place: str, raw: Array) -> Array:
-        """Return a raw image in any supported form as bytes [height, width, bytes of a pixel]."""
+        """Return a raw image as bytes [height, width, bytes of a pixel].
+
+        Args:
+            place: Name of the image for messages.
+            raw: The image in any supported form, such as [height, width] words of a 16-bit pixel format.
+        """
         nbytes = PIXEL_FORMATS[self.format].nbytes
         if raw.dtype == np.uint16 and nbytes == 2 and raw.ndim == 2:  # RGB565 as numbers
             order = ">u2" if self.format == "rgb565be" else "<u2"
@@ -250,7 +261,7 @@ class ImageStages:
         return self.pixels("", raw)
 
     def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the smallest shape of a raw image that the pipeline can convert to an input of this shape."""
+        """Return the smallest shape, [height, width, bytes of a pixel], of a raw image for an input of this shape."""
         picture = self.picture(shape)
         width, height = picture.width, picture.height
         if isinstance(self.crop, tuple):

@@ -31,11 +31,17 @@ LOG_TABLE = np.rint(np.log2(1 + np.arange(_SEGMENTS + 1) / _SEGMENTS) * (1 << SP
 """Table of log2(1 + i / 64) with SPECTRUM_LOG_BITS fraction bits; linear interpolation is at most 5e-5 off."""
 
 LOGARITHMS = {"ln": math.log(2), "log2": 1.0, "log10": math.log10(2), "db": 10 * math.log10(2)}
-"""Factor from a base-2 logarithm to each kind of logarithm, by name; decibels of magnitudes have twice this factor."""
+"""Factor from a base-2 logarithm to each kind of logarithm, by name.
+
+Decibels have this factor for powers, and twice this factor for magnitudes.
+"""
 
 BANDS = ("mel", "slaney", "bins")
-"""Kinds of bands: mel (triangles on HTK's mel scale, peak 1), slaney (triangles on Slaney's mel scale, area 1), and
-bins (equal frequency ranges, averaged)."""
+"""Kinds of frequency bands.
+
+mel: triangles on HTK's mel scale, peak 1; slaney: triangles on Slaney's mel scale, area 1; bins: equal frequency
+ranges, averaged.
+"""
 
 _WINDOW_TERMS = {"hann": (0.5, 0.5), "hamming": (0.54, 0.46), "rectangle": (1.0, 0.0)}
 WINDOWS = tuple(_WINDOW_TERMS)
@@ -250,7 +256,10 @@ class Filters:
 
     @cached_property
     def offsets(self) -> Array:
-        """Return log2(largest weight / 65535) of each band, int64 [bands] in units of 2^-SPECTRUM_LOG_BITS."""
+        """Return log2(largest weight / 65535) of each band, int64 [bands] in units of 2^-SPECTRUM_LOG_BITS.
+
+        Added to the logarithms of `sums`, they undo the scaling of the integer weights.
+        """
         largest = np.where(self._largest > 0, self._largest, 1.0)
         return _fixed(np.log2(largest / 65535) * (1 << SPECTRUM_LOG_BITS))
 

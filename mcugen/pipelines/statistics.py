@@ -119,11 +119,11 @@ STATISTICS = {
 }
 """Statistics of a frame by the name that the keyword `stats` takes.
 
-The first five treat samples as numbers from -1 to 1. crest is peak / rms. kurtosis is 3 for a normal distribution.
+For the first five, samples are numbers from -1 to 1. crest is peak / rms. kurtosis is 3 for a normal distribution.
 """
 
 
 def statistics(samples: Array, names: tuple[str, ...]) -> list[int]:
-    """Return the named statistics of int16 samples [n], in the units of STATISTICS."""
+    """Return the named statistics of int16 samples [n], as integers in the units of STATISTICS."""
     moments = SampleMoments.of(samples)
     return [STATISTICS[name].value(moments) for name in names]

@@ -40,16 +40,17 @@ class StreamStages:
 
     Attributes:
         source: Sampling rate in Hz and, optionally, number of axes that are sampled together.
-        frame: Samples of a frame, and samples from frame to frame.
+        frame: Number of samples of a frame, and number of samples from the start of a frame to that of the next.
         window: Name of the window function.
-        fft: Points of the Fourier transform; 0: the power of two from the frame's length on.
+        fft: Number of points of the Fourier transform; 0: the smallest power of two that is not below the frame's
+            length.
         spectrum: "power" or "magnitude".
         bands: Frequency bands; None: no spectrum.
         log: Kind of logarithm (mcugen.pipelines.spectrum.LOGARITHMS).
-        floor: Smallest value before the logarithm.
+        floor: Lower bound of band values before the logarithm.
         dct: Number of DCT coefficients; 0: no DCT.
         stats: Names of statistics (mcugen.pipelines.statistics.STATISTICS).
-        stack: Frames of a window and, optionally, frames from window to window.
+        stack: Number of frames in a window of frames and, optionally, number of frames from window to window.
         features_first: Whether the input is [features, frames] instead of [frames, features].
         scale: Factor of features.
         mean: One number, or one for each feature.
@@ -151,10 +152,10 @@ class StreamStages:
         return self.stack[1] if len(self.stack) > 1 else self.frames
 
     def require(self, shape: Sequence[int]) -> None:
-        """Raise UsageError if a window of frames does not have as many elements as an input of this shape.
+        """Check that a window of frames has as many elements as an input of this shape.
 
         Raises:
-            UsageError: It does not, or no band contains a bin of the spectrum.
+            UsageError: It does not, or some band contains no bin of the spectrum.
         """
         if math.prod(shape) != self.frames * self.features:
             fault = f"{self.frames} frames of {self.features} features for an input of {tuple(shape)}"
@@ -182,7 +183,7 @@ class StreamStages:
 
     @property
     def log_offset(self) -> int:
-        """Return the summand by which base-2 logarithms of `power_spectra` refer to samples from -1 to 1."""
+        """Return the summand that adapts base-2 logarithms of `power_spectra` to samples from -1 to 1."""
         bits = self.complex_points.bit_length() - 1
         return bits - 29 if self.spectrum == "magnitude" else 2 * bits - 58
 
@@ -228,8 +229,12 @@ class StreamStages:
     def samples(self, place: str, raw: Array) -> Array:
         """Return raw samples as int16 [n, axes].
 
+        Args:
+            place: Name of the samples for messages.
+            raw: The samples, int16 [n] or [n, axes].
+
         Raises:
-            UsageError: They have another type or shape, or are too few for a window. `place` names them in the message.
+            UsageError: They have another type or shape, or are too few for a window of frames.
         """
         flat = raw.reshape(-1, self.axes) if raw.ndim == 1 and raw.size % self.axes == 0 else raw
         min_samples = self.frame_length + (self.frames - 1) * self.frame_step
@@ -239,11 +244,11 @@ class StreamStages:
         return flat
 
     def stored(self, raw: Array) -> Array:
-        """Return raw samples as the array that the generated C code takes."""
+        """Return raw samples as the array that the generated C code takes: int16 [n, axes]."""
         return np.ascontiguousarray(self.samples("", raw))
 
     def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the raw samples that one window of frames needs."""
+        """Return the shape, [samples, axes], of the raw samples that one window of frames needs."""
         return self.frame_length + (self.frames - 1) * self.frame_step, self.axes
 
     def features_of(self, samples: Array) -> Array:

@@ -23,20 +23,24 @@ MIN_ADVISED_GAIN_DB = 3.0
 """Smallest gain in SQNR, in dB, for which a wider type of activations (int16) is advised."""
 
 MIN_DOUBLING_GAIN_DB = 1.0
-"""Smallest gain in SQNR, in dB, by twice as many calibration samples for which more samples are advised."""
+"""Smallest gain in SQNR, in dB, for which more samples are advised: the gain when the number of samples is doubled."""
 
 MAX_TRIAL_SAMPLES = 16
-"""Largest number of calibration samples of a trial, and of evaluation samples: a trial must take little time."""
+"""Largest number of calibration samples and of evaluation samples with which the model is quantized for advice.
+
+It limits the time that advice takes.
+"""
 
 ENOUGH_CALIBRATION_SAMPLES = 100
-"""Number of calibration samples from which on more samples are not advised."""
+"""Number of calibration samples at and above which the advice never is to use more samples."""
 
 
 @dataclass(frozen=True)
 class Advisor:
-    """A source of advice on high accuracy loss, by trials with other precisions and with fewer samples.
+    """A source of advice if quantization loses much accuracy.
 
-    Trials round weights to nearest, to save time.
+    The advice rests on quantizing the model anew with other precisions and with fewer samples ("trials"). Trials round
+    weights to nearest, to save time.
 
     Attributes:
         source: The float model as loaded.
@@ -44,7 +48,7 @@ class Advisor:
         scheme: The quantization scheme that the user chose.
         requested: The precisions of single layers, by the name of the layer's output.
         calibration_samples: The samples to calibrate on.
-        judged: The samples on which the outputs of both models are compared.
+        judged: The evaluation samples, on which the outputs of float and quantized model are compared.
         is_apart: Whether `judged` holds other samples than `calibration_samples`.
         is_searched: Whether `--precision auto` searches for the layers' precisions.
         progress: Called before each trial (mcugen.quantization.quantize.Progress).

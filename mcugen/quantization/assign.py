@@ -244,7 +244,7 @@ def _activations(node: Node) -> list[Value]:
 
 
 def has_integer_form(node: Node, dtype: DType) -> bool:
-    """Return whether integer kernels can compute a node on tensors of this type, in one node or in several."""
+    """Return whether integer kernels can compute a node on tensors of type `dtype`, as one node or as several."""
     if _is_cell(node):
         return True
     scratch = Graph("trial")
@@ -289,7 +289,14 @@ def _trial(scratch: Graph, node: Node, index: int, scheme: Scheme) -> Value | No
 
 
 def is_quantized_constant(node: Node, index: int) -> bool:
-    """Return whether constant input `index` is stored like an activation, not as weights, bias or parameter."""
+    """Return whether a constant input of a node is quantized like an activation.
+
+    Weights, biases and parameters of operators are stored otherwise, and so are constants of a single element.
+
+    Args:
+        node: The node.
+        index: The position of the input.
+    """
     value = node.input(index)
     real_inputs = node.op.real_inputs if isinstance(node.op, Quantizable) else ()
     is_parameter = index in weight_axes(node.op) or index == bias_input(node.op) or index in real_inputs

@@ -35,15 +35,18 @@ MAX_BYTE_VALUE = 255.0
 MAX_RAW_SUM_RATIO = 64.0
 """Largest ratio of the first layer's sums of products to its bias for which the network counts as trained on raw bytes.
 
-ResNet-8 for CIFAR-10, which was trained on bytes, has 2. A network that was trained on numbers from 0 to 1 has some
-hundred when it gets bytes: MobileNetV1 for visual wake words has 270.
+The ratio is measured on samples of bytes (0 to 255). ResNet-8 for CIFAR-10, which was trained on bytes, has 2. A
+network that was trained on numbers from 0 to 1 has a ratio of some hundreds: MobileNetV1 for visual wake words has 270.
 """
 
 MAX_SCALE_TEST_SAMPLES = 64
 """Largest number of labelled samples on which the accuracy is compared for inputs as given and for scaled inputs."""
 
 MIN_CORRECTED_SHARE = 0.05
-"""Smallest share of samples that scaling must correct for the network to count as trained on scaled inputs."""
+"""Smallest share of samples whose wrong class must become right by scaling the inputs, for a warning.
+
+The warning says that the network was trained on scaled inputs.
+"""
 
 
 _MOVES = {"Cast", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
@@ -55,7 +58,7 @@ _WEIGHTED = {"Conv", "ConvTranspose", "Gemm", "GRU", "LSTM", "MatMul", "RNN"}
 def calibration_warnings(
     model: FloatModel, source: onnx.ModelProto, profile: Profile, samples: Samples | None
 ) -> list[str]:
-    """Return a warning for each problem of the calibration samples.
+    """Return a warning, as a text, for each problem of the calibration samples.
 
     Args:
         model: The float model.

@@ -41,8 +41,8 @@ def compare_layers(
 ) -> LayerComparison:
     """Compare each tensor of the float model with the same tensor of the integer model.
 
-    ONNX Runtime runs the float model. The numpy interpreter runs the integer model, with the bits of the generated
-    code.
+    ONNX Runtime runs the float model. The numpy interpreter runs the integer model, and its results equal those of the
+    generated code bit by bit.
 
     Args:
         quantized: The quantized model.
@@ -202,9 +202,11 @@ def representable_range(stored: Stored) -> tuple[float, float]:
 def clipped_share(real: Array, stored: Stored) -> float:
     """Return the share of elements that quantization clips, from 0 to 1.
 
+    An element counts if it is outside the representable range by more than half a scale.
+
     Args:
         real: The real values.
-        stored: The integer storage. An element counts if it is more than half a scale outside the representable range.
+        stored: The integer storage, which determines the representable range.
     """
     low, high = representable_range(stored)
     step = float(stored.quant.scale[0]) / 2

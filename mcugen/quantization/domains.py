@@ -18,7 +18,7 @@ from mcugen.ops.pointwise import Binary, Unary
 class Domain(Enum):
     """The set of arguments for which a function has a finite value, such as x > 0 for a logarithm.
 
-    Quantization may round or clip an argument out of this set.
+    Quantization may round or clip an argument to a value outside of this set.
     """
 
     NOT_NEGATIVE = "x ≥ 0"
@@ -32,9 +32,9 @@ class Domain(Enum):
         """Return the bounds to which a quantized argument must be clamped so that it stays in the domain.
 
         Args:
-            margin: The distance to keep from an end that does not belong to the domain.
+            margin: The distance to keep from a bound that is not itself part of the domain, such as the 0 of x > 0.
             low: The lower end of the argument's calibrated range.
-            high: The upper end of that range. A denominator whose range has one sign keeps this sign.
+            high: The upper end of that range. If the domain is x ≠ 0, the sign of the range decides which side is kept.
 
         Returns:
             The smallest and the largest allowed argument; an end without a bound is infinite.

@@ -56,7 +56,10 @@ class _Space:
 
 
 def equalize(graph: Graph) -> bool:
-    """Scale the weights around depthwise layers, so that a channel's weights are equally large on both sides.
+    """Scale the weights around depthwise layers so that a channel's weights are equally large before and behind them.
+
+    Args:
+        graph: The float graph, changed in place; its outputs stay the same except for rounding.
 
     Returns:
         Whether the graph changed.

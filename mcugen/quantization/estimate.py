@@ -36,7 +36,7 @@ MIN_EVALUATION_SAMPLES = 4
 MAX_EVALUATION_SAMPLES = 64
 """Largest number of samples on which float and quantized model are compared."""
 MAX_EVALUATION_MACS = 2 * 10**9
-"""Largest number of multiply-accumulates of a comparison of float and quantized model over all samples.
+"""Largest number of multiply-accumulates for comparing float and quantized model: those of an inference times samples.
 
 Large models are compared on fewer samples.
 """
@@ -60,8 +60,12 @@ NUM_NAMED_WORST_LAYERS = 3
 def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
     """Return the samples to calibrate on, and the held-out samples to evaluate on.
 
-    A fifth of the samples is held out: spread over all samples, or the end of a stream. Too few samples are all used
-    for calibration.
+    One of HOLD_OUT_STRIDE samples is held out: they are spread over all samples or, for a stream, are its end. If there
+    are too few samples, all are for calibration and none is held out.
+
+    Args:
+        samples: The samples.
+        is_stream: Whether the samples are consecutive steps of one stream.
     """
     count = min(len(samples) // HOLD_OUT_STRIDE, MAX_HELD_OUT_SAMPLES)
     if count < MIN_HELD_OUT_SAMPLES:
@@ -73,9 +77,14 @@ def hold_out(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sampl
 
 
 def split_samples(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[Sample], Sequence[Sample]]:
-    """Return the samples to choose precisions by, and the samples to evaluate these precisions on.
+    """Return the samples by which precisions are chosen, and the samples on which the choice is evaluated.
 
-    Each part is a half; of a stream, the second half evaluates. With too few samples, all of them choose precisions.
+    Each part is a half of the samples; the second half of a stream is for evaluation. If there are too few samples, all
+    choose precisions, and the second part is empty.
+
+    Args:
+        samples: The samples.
+        is_stream: Whether the samples are consecutive steps of one stream.
     """
     indices, half = range(len(samples)), len(samples) // 2
     held_indices, known_indices = (indices[half:], indices[:half]) if is_stream else split_in_halves(samples)
@@ -87,7 +96,8 @@ def split_samples(samples: Sequence[Sample], is_stream: bool) -> tuple[Sequence[
 def estimate_loss(quantized: Quantization, samples: Sequence[Sample], kind: str) -> Quantization:
     """Return a quantization with an estimate of its accuracy loss, and a warning note if the loss is high.
 
-    It is unchanged if there are no samples or no comparable outputs (numbers of equal shape, not all 0).
+    Without samples, or without outputs that can be compared (numbers of equal shape, not all 0), the quantization is
+    returned unchanged.
 
     Args:
         quantized: The quantized model.
@@ -123,9 +133,10 @@ def _some(samples: Sequence[Sample], macs: int, is_stream: bool) -> Sequence[Sam
 
 
 def output_sqnr_db(quantized: Quantization, samples: Sequence[Sample]) -> float:
-    """Return the SQNR in dB of the quantized model's outputs, all together, against the float model's.
+    """Return the SQNR in dB of the quantized model's outputs against the float model's.
 
-    The result is infinity if no outputs can be compared.
+    The powers of signal and noise are summed over all outputs and samples. The result is infinity if no outputs can be
+    compared.
 
     Args:
         quantized: The quantized model.
@@ -159,7 +170,7 @@ def _between_reals(quantized: Quantization) -> onnx.ModelProto:
 
 
 def comparable_outputs(quantized: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
-    """Return the outputs that are numbers of equal shape in both models, except states, which no caller sees.
+    """Return those outputs of both models that are numbers of equal shape, without states, which the user does not see.
 
     Args:
         quantized: The outputs of the quantized model, sample by sample.
@@ -176,7 +187,9 @@ def comparable_outputs(quantized: Sequence[Outputs], real: Sequence[Outputs], st
 
 
 def model_sqnr_db(model: FloatModel, proto: onnx.ModelProto, samples: Sequence[Sample]) -> float:
-    """Return the SQNR in dB of a quantized ONNX model's outputs, all together, against the float model's.
+    """Return the SQNR in dB of a quantized ONNX model's outputs against the float model's.
+
+    The powers of signal and noise are summed over all outputs and samples.
 
     Args:
         model: The float model, without states.
@@ -197,7 +210,9 @@ def _warning(quantized: Quantization, estimate: QuantizationEstimate, samples: S
 def choose_evaluation_samples(
     held: Sequence[Sample], known: Sequence[Sample], data: Samples | None
 ) -> tuple[Sequence[Sample], str]:
-    """Return the samples to evaluate on and their kind: evaluation data, else held-out, else calibration samples.
+    """Return the samples to evaluate on, and their kind: "evaluation", "held out" or "calibration".
+
+    The user's evaluation data are used if there are any, else the held-out samples, else the calibration samples.
 
     Args:
         held: The held-out samples; may be empty.

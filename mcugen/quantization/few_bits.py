@@ -25,7 +25,7 @@ MAX_WIDE_WEIGHT_SHARE = 0.2
 """Largest share of all weights, including unused ones, that may keep 8 bits in a model with 4-bit weights."""
 
 KNAPSACK_STEPS = 1024
-"""Resolution of the search for layers that keep 8-bit weights: the budget is divided into so many equal steps."""
+"""Resolution of the search for layers that keep 8-bit weights: the number of equal steps the budget is divided into."""
 
 MAX_FINALIST_NOISE_RATIO = 2.0
 """Largest estimated noise of a finalist, a choice of 4-bit layers that is tried, divided by the least estimated noise.
@@ -34,16 +34,17 @@ The estimate adds up the layers' separate noises; their joint noise may differ b
 """
 
 NUM_FINALISTS = 4
-"""Number of choices of 4-bit layers ("finalists") that are tried with rounded weights; the least noise wins.
+"""Number of choices of 4-bit layers ("finalists") for which weights are rounded; the one with the least noise is taken.
 
-Layers compensate errors of earlier layers with 4-bit weights, which the noise of a single layer does not show.
+The noise of all layers together must be measured: rounded weights compensate errors of earlier layers, which the noise
+of a single layer does not show.
 """
 
 BYTES_PER_WEIGHT = {DType.INT16: 2.0, DType.INT8: 1.0, DType.INT4: 0.5, DType.INT2: 0.25}
 """Bytes of flash for one weight by its type, without the scales of groups."""
 
 MIN_AVERAGE_BITS = 2.0
-"""Smallest average number of bits per weight that weight compression is asked for."""
+"""Smallest average number of bits per weight to which weight compression is tried."""
 
 MAX_NOISE_SAMPLES = 32
 """Largest number of samples by which a layer's noise is measured."""
@@ -106,9 +107,10 @@ def choose_four_bit_layers(
 ) -> list[list[str]]:
     """Return up to `max_choices` choices of layers that keep 4-bit weights, the best first.
 
-    The other layers return to 8 bits: those that together add most noise to the outputs and fit in `room`. The noise of
-    several layers is estimated as the sum of their separate noises. No choice has more than MAX_FINALIST_NOISE_RATIO
-    times the least noise.
+    The layers that are not chosen return to 8 bits. They fit in `room`, and together add as much noise as possible, so
+    that little noise remains. The noise of several layers is estimated as the sum of their separate noises. No choice
+    has
+    more than MAX_FINALIST_NOISE_RATIO times the least noise.
 
     Args:
         noise: The noise power that 4-bit weights of each layer alone add to the outputs, relative to the signal.
@@ -184,9 +186,10 @@ def stored_bytes(node: Node, plan: Plan) -> float:
 
 
 def num_stored_weights(node: Node, plan: Plan) -> int:
-    """Return the number of a layer's weights that lie in flash.
+    """Return the number of a layer's weights that are stored in flash.
 
-    Unused weights count only as long as the plan does not hold the layer's quantized weights.
+    Weights of channels that are not used are not stored. They are counted nevertheless if the plan has no quantized
+    weights of the layer yet.
     """
     codes = plan.layers.get(node.outputs[0].name)
     return num_weights(node) if codes is None else stored_weights(codes).size
@@ -217,7 +220,7 @@ def compressible_layers(model: FloatModel, plan: Plan) -> list[Node]:
 
 
 def uniform_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
-    """Return the number of bits per weight, equal for all compressible layers, that makes all weights meet a budget.
+    """Return the number of bits per weight, equal for all compressible layers, with which all weights meet a budget.
 
     Args:
         model: The float model.
@@ -225,7 +228,7 @@ def uniform_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float
         share: The budget in bytes per weight, on average.
 
     Returns:
-        The bits by the name of the layer's output; empty if that needs fewer than MIN_AVERAGE_BITS bits.
+        The bits by the name of the layer's output; empty if fewer than MIN_AVERAGE_BITS bits would be needed.
     """
     layers = compressible_layers(model, plan)
     coded, total = sum(num_stored_weights(n, plan) for n in layers), weights_in_flash(model, plan)
@@ -237,8 +240,8 @@ def uniform_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float
 def redistribute_bits(noise: Mapping[Node, float], plan: Plan) -> dict[str, float]:
     """Distribute the bits of all compressed layers anew so that their total noise is least.
 
-    The noise of a weight falls by a factor of 4 with each bit, so it should be equal for all layers ("reverse
-    water-filling"). The total number of bits stays as in `plan`.
+    The noise of a weight falls by a factor of 4 with each bit, so the total is least if all layers have the same noise
+    per weight ("reverse water-filling"). The total number of bits stays as in `plan`.
 
     Args:
         noise: The noise power that each layer adds to the outputs with the bits that it has in `plan`.

@@ -49,7 +49,7 @@ SECOND_MOMENT_DECAY = 0.99
 """Decay rate of Adam's second moment, per training step."""
 
 SUFFICIENT_SQNR_DB = 25.0
-"""SQNR of the outputs, in dB, from which on fine-tuning is not needed, unless the user sets another limit."""
+"""SQNR of the outputs in dB at and above which fine-tuning is left out, unless the user sets another limit."""
 
 
 @dataclass
@@ -89,13 +89,14 @@ def finetune(
     min_sqnr: float | None,
     progress: Callable[[int, int], None],
 ) -> Quantization:
-    """Return the quantization with fine-tuned weights if they are better, and a note of the gain on held-out samples.
+    """Return the quantization with fine-tuned weights if these are better, and a note of the gain on held-out samples.
 
     Args:
         quantizer: The quantizer of the model.
         quantization: The quantization to start from.
         epochs: The number of passes over the training samples.
-        min_sqnr: The SQNR in dB from which on `quantization` is good enough; None for SUFFICIENT_SQNR_DB.
+        min_sqnr: The SQNR of the outputs in dB at which `quantization` is good enough and returned as it is; None for
+            SUFFICIENT_SQNR_DB.
         progress: Called with the number of finished samples, and with their total.
 
     Raises:

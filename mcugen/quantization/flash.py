@@ -55,7 +55,7 @@ class WeightStorage:
 
 
 def constant_channels(graph: Graph, tensors: Iterable[str]) -> dict[str, Array]:
-    """Return the channels of a quantized model's tensors that have one value whatever the input is.
+    """Return the channels of a quantized model's tensors whose value does not depend on the model's inputs.
 
     Args:
         graph: The imported quantized model, which is changed in place.

@@ -37,7 +37,7 @@ OPSET_INT16 = 21
 MAX_FUSION_ERROR = 1e-3
 """Largest accepted error of the fused model's outputs, as a share of the outputs' range.
 
-Folding of batch normalization and equalization change nothing but the rounding.
+Fusion of batch normalization and equalization of channels may change outputs by rounding only.
 """
 
 NOISE_RUNS = 3
@@ -47,9 +47,9 @@ They measure by how much rounding may change each output.
 """
 
 MAX_NOISE_RATIO = 16.0
-"""Largest accepted error of the fused model's outputs, divided by their change in the NOISE_RUNS.
+"""Largest accepted error of the fused model's outputs, divided by the largest change of the outputs in the NOISE_RUNS.
 
-It is above 1 because the runs stand for the rounding of inputs only, while every term of a sum is rounded.
+It is above 1 because these runs stand for the rounding of inputs only, while every term of a sum is rounded.
 """
 
 
@@ -57,11 +57,11 @@ It is above 1 because the runs stand for the rounding of inputs only, while ever
 class FloatModel:
     """The user's float model with fused layers, in two forms: ONNX and HIR.
 
-    Tensors that both forms have bear the same name and hold the same numbers.
+    A tensor that is in both forms has one name and the same numbers in both.
 
     Attributes:
         proto: The model as ONNX, which ONNX Runtime runs.
-        graph: The model as HIR, by which quantization decides.
+        graph: The model as HIR, from which the decisions of quantization are made.
         oracle: The user's model, which other programs run to compute the correct outputs.
         states: The input that keeps a state from one call to the next, by the output that gives the state.
     """
@@ -126,11 +126,11 @@ def build_float_model(
         equalized: Whether to equalize the ranges of channels.
         states: The input that keeps a state from one call to the next, by the output that gives the state.
         registry: The importers of operators.
-        original: The model as the user gave it, if that differs from `model`.
+        original: The model as the user gave it; None if that is `model`.
 
     Raises:
         UnsupportedError: The model is quantized already, or ONNX Runtime cannot run it.
-        VerificationError: The fused model computes other outputs.
+        VerificationError: The outputs of the fused model differ from those of `original`.
     """
     composed: Composed = {}
     oracle = OracleModel(original or model, model, bound or {})
@@ -190,7 +190,7 @@ def _drop_sizes(graph: Graph) -> None:
 
 
 def all_tensors(model: FloatModel) -> onnx.ModelProto:
-    """Return a copy of the float model's ONNX form with every tensor among its outputs."""
+    """Return a copy of the float model's ONNX form in which every tensor is an output."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     present = {v.name for v in (*proto.graph.output, *proto.graph.input)}

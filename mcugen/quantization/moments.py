@@ -8,17 +8,20 @@ import numpy as np
 from mcugen.hir.types import Array
 
 VIRTUAL_ROWS_PER_DEPTH = 1 / 3
-"""Number of virtual rows that are added to the rows of the samples, divided by the depth of a row.
+"""Number of virtual rows with uncorrelated inputs that are added to the sums, divided by the length of a row.
 
-In virtual rows the inputs are uncorrelated. They shrink the correlations that few samples show by chance.
+They reduce the correlations that few samples show by chance.
 """
 
 ASSUMED_VARIANCE = 0.01
-"""Variance that is added to every input, divided by the mean variance: values may occur that the samples lack."""
+"""Variance that is added to every input of a layer, as a share of the mean variance of its inputs.
+
+Later data may have values that the samples lack.
+"""
 
 
 FULL_TRUST_SAMPLES = 50
-"""Number of samples from which on the bias cancels a layer's whole mean error, not a share (`Moments.trust`)."""
+"""Smallest number of samples for which the bias cancels a layer's whole mean error, not a share (`Moments.trust`)."""
 
 FULL_TRUST_VARIANCE = 0.01
 """Smallest variance of the samples' means, divided by the squared mean, for which the bias corrects the whole error.
@@ -29,7 +32,7 @@ With less, the samples hardly differ, and even FULL_TRUST_SAMPLES of them do not
 MIN_RELATIVE_VARIANCE = 1e-3
 """Lower bound of the total variance of a layer's inputs, divided by their energy (sum of squares).
 
-Rounding errors may leave less where the samples hardly differ.
+If samples hardly differ, rounding errors may make the computed variance smaller than that, or negative.
 """
 
 
@@ -52,12 +55,14 @@ class Moments:
         self._cross: Array | float = 0.0
 
     def add(self, real: Array, seen: Array, samples: int = 1) -> None:
-        """Add the layer's input rows for one sample, or rows that are each the mean over several samples.
+        """Add input rows (im2col patches) of the layer to the sums.
 
         Args:
-            real: Input rows (im2col patches) of the layer in the float model, [groups, rows, depth].
+            real: The rows in the float model, [groups, rows, depth].
             seen: The same rows in the quantized model.
-            samples: Number of samples that the rows stand for. It affects `trust`; rows count once whatever it is.
+            samples: Number of samples that the rows come from, or that each row is a mean of. It affects only `trust`;
+                the
+                number of samples does not change the weight of a row.
         """
         self._samples += samples
         self._count += seen.shape[1]
@@ -95,8 +100,10 @@ class Moments:
     def gram(self, centred: bool) -> Array:
         """Return G = E[x̂ x̂ᵀ], [groups, depth, depth].
 
-        If `centred`, the part that the bias corrects is subtracted: `trust` times E[x̂] E[x̂]ᵀ. Correlations are shrunk
-        if there are few rows, and a small variance is added to every input (ASSUMED_VARIANCE).
+        Correlations are reduced if there are few rows, and a small variance is added to every input (ASSUMED_VARIANCE).
+
+        Args:
+            centred: Whether to subtract the part that the bias corrects: `trust` times E[x̂] E[x̂]ᵀ.
         """
         gram = np.asarray(self._square, np.float64) / self._count
         min_energy = MIN_RELATIVE_VARIANCE * np.trace(gram, axis1=1, axis2=2)
@@ -110,10 +117,12 @@ class Moments:
         return result
 
     def compensation(self, centred: bool) -> Array:
-        """Return A = E[(x − x̂) x̂ᵀ] G⁻¹, [groups, depth, depth].
+        """Return A = E[(x − x̂) x̂ᵀ] G⁻¹, [groups, depth, depth], where G is `gram(centred)`.
 
-        G is `gram(centred)`. The weights w + w A on the quantized input x̂ give nearly what w gives on the float input
-        x. If `centred`, the means are subtracted first, and the bias corrects constant errors.
+        The weights w + w A on the quantized input x̂ give nearly what the weights w give on the float input x.
+
+        Args:
+            centred: Whether means are subtracted first, so that the bias corrects constant errors.
         """
         cross = np.asarray(self._cross, np.float64) / self._count
         if centred:

@@ -22,7 +22,7 @@ NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization", "Simplifie
 """ONNX operators that normalize to variance 1 and then multiply by a scale per channel."""
 
 ASSUMED_MAGNITUDE = 3.0
-"""Assumed largest magnitude of normalized numbers, in standard deviations."""
+"""Assumed largest magnitude of the numbers behind a normalization to variance 1, in standard deviations."""
 
 MIN_OUTLIER_RATIO = 4.0
 """Smallest ratio of the largest channel's magnitude to the median channel's for which a normalization is equalized.
@@ -31,17 +31,18 @@ The weights of its readers become harder to quantize, so smaller ratios are not 
 """
 
 MIN_CHANNEL_SIZE = 1e-6
-"""Magnitude of a channel, divided by the largest channel's, below which the channel keeps its scale.
+"""Smallest magnitude of a channel, as a share of the largest channel's, for which the channel is rescaled.
 
-Its factor would be a division by almost 0.
+The factor of a smaller channel would be a division by almost 0.
 """
 
 
 def equalize_normalizations(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return an equivalent model in which the channels behind each normalization have similar ranges.
 
-    Factors move from the normalization's scales and biases to the weights of its readers. If no normalization needs
-    that, the model itself is returned.
+    Factors move from the normalization's scales and biases to the weights of the layers that read it. If no
+    normalization
+    has channels of very different ranges, the model itself is returned.
     """
     graph = model.graph
     constants = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}

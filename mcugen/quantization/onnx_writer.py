@@ -40,7 +40,7 @@ class OnnxWriter:
         self._computing = {node.origin[0] for node in graph.nodes if node.origin and not node.op.moves_data}
 
     def write(self) -> onnx.ModelProto:
-        """Return the model: inputs of fixed shape, nodes in topological order, without dead nodes."""
+        """Return the ONNX model, with inputs of fixed shape and without dead nodes."""
         for value in self.graph.inputs:
             self.on_written(value)
         for node in self.graph.nodes:
@@ -72,11 +72,16 @@ class OnnxWriter:
     # ------------------------------------------------------------------------------------ what writers refine
 
     def read(self, value: Value, reader: Node | None) -> str:
-        """Return the name of the tensor that `reader` (None: the caller of the model) reads for an activation."""
+        """Return the name of the ONNX tensor that is read for an activation.
+
+        Args:
+            value: The activation.
+            reader: The node that reads it; None if the caller of the model reads it as an output.
+        """
         return value.name
 
     def constant(self, value: Value, reader: Node, index: int) -> str:
-        """Return the name of the tensor that `reader` reads for its constant input.
+        """Return the name of the ONNX tensor that a node reads for its constant input.
 
         Args:
             value: The constant.
@@ -115,7 +120,7 @@ class OnnxWriter:
     # ---------------------------------------------------------------------------------------------- primitives
 
     def fresh(self, preferred: str) -> str:
-        """Return an unused tensor name: `preferred`, or `preferred` with a number appended."""
+        """Reserve and return an unused tensor name: `preferred`, with a number appended if it is in use."""
         return self._names.take(preferred)
 
     def store(self, preferred: str, array: Array) -> str:

@@ -114,7 +114,7 @@ class Plan:
 
     @property
     def compensates(self) -> bool:
-        """Return whether quantized weights are chosen to cancel a part of the errors of earlier layers."""
+        """Return whether quantized weights are chosen to cancel a part of the errors that earlier layers cause."""
         return self.compensated or self.is_coarse
 
     def precision_of(self, node: Node) -> DType:
@@ -136,7 +136,9 @@ class Plan:
     def shares(self, node: Node) -> tuple[int, DType] | None:
         """Return a key that is equal for all layers with the same quantized weights as this one.
 
-        The key is None if the layer shares its weights with no other layer.
+        The key is the number of the set of layers with equal weights, and the type of the weights. It is None if the
+        layer
+        shares its weights with no other layer.
         """
         number = self.shared.get(node.outputs[0].name)
         return None if number is None else (number, self.weights_of(node))
@@ -149,8 +151,8 @@ class Plan:
     def quant_of(self, value: Value, dtype: DType) -> QuantParams:
         """Return the scale and zero point of a value for a reader that computes in `dtype`.
 
-        Unlike for `quant`, the value may be moved data: if only data movement leads from a stored tensor to it, the
-        stored tensor's parameters apply.
+        Unlike for `quant`, the value may be the result of operators that only move data, such as Reshape. Then the
+        parameters of the stored tensor whose data are moved apply.
         """
         return self.quant(self._source(value).name, dtype)
 

@@ -96,7 +96,7 @@ def search_reasons(quantization: Quantization, known: Mapping[str, DType]) -> di
 
 
 def calibrated_ranges(quantization: Quantization) -> dict[str, tuple[float, float]]:
-    """Return the range of values, by input, that the quantized model was calibrated for.
+    """Return the range of values that the quantized model was calibrated for, by the name of the input.
 
     The range holds all values of the samples and, for a quantized input, the chosen range. Inputs that hold states are
     left out.

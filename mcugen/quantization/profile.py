@@ -25,7 +25,7 @@ RANGE_HISTOGRAM_BINS = 2048
 FEW_CALIBRATION_SAMPLES = 10
 """Number of distinct samples below which the user is warned and ranges get a margin.
 
-With so few, the next sample will exceed the ranges that were seen.
+With fewer samples, later inputs are likely to exceed the ranges of the samples.
 """
 
 NUM_FOLDS = 2
@@ -44,18 +44,18 @@ Samples whose tensors are not kept run again.
 """
 
 MAX_SILENT_DEFECT_SHARE = 0.05
-"""Largest share of constant or repeated samples for which no warning is given."""
+"""Largest share of constant samples, or of repeated samples, for which no warning is given."""
 
 
 @dataclass(frozen=True)
 class TensorProfile:
-    """The values of one tensor over all samples.
+    """Statistics of the values of one tensor over all samples.
 
     Attributes:
         lows: The smallest value of each sample. Samples are sorted by content, those of a stream by time.
         highs: The largest value of each sample.
         histogram: Counts in equal bins from the smallest to the largest value of all samples.
-        means: The mean of each index of axis 1 (of a vector: axis 0) over samples and all other axes.
+        means: The mean over samples and all axes but one: one mean for each index of axis 1 (of a vector: axis 0).
     """
 
     lows: tuple[float, ...]
@@ -192,12 +192,12 @@ def profile_model(model: FloatModel, samples: Sequence[Sample], progress: Callab
 
 
 def histogram(array: Array, low: float, high: float) -> Array:
-    """Return the counts of elements in RANGE_HISTOGRAM_BINS equal bins.
+    """Return the counts of elements in RANGE_HISTOGRAM_BINS equal bins from `low` to `high`.
 
     Args:
         array: The elements, all in [low, high].
         low: The lower end of the first bin.
-        high: The upper end of the last bin; if it equals `low`, all elements are in the first bin.
+        high: The upper end of the last bin. If it equals `low`, all elements are counted in the first bin.
     """
     if high == low:
         return np.bincount([0], [array.size], RANGE_HISTOGRAM_BINS).astype(np.int64)
@@ -208,7 +208,10 @@ def histogram(array: Array, low: float, high: float) -> Array:
 
 
 def merge_profiles(tensors: Sequence[TensorProfile]) -> TensorProfile:
-    """Return the profile of all tensors' elements together, without means, as their channels need not correspond."""
+    """Return the profile of the elements of several tensors together.
+
+    It has no means, because the channels of different tensors need not correspond.
+    """
     if len(tensors) == 1:
         return tensors[0]
     lows, highs = (np.asarray([getattr(t, side) for t in tensors]) for side in ("lows", "highs"))

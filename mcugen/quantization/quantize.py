@@ -113,12 +113,13 @@ MAX_KEPT_MODELS = 8
 """Largest number of quantized models that a quantizer caches: as many as the candidates of the precision search."""
 
 BUDGET_RETRY_FACTOR = 0.998
-"""Factor by which a budget of bytes is reduced for another trial, if the first trial exceeds the budget slightly."""
+"""Factor by which a budget of bytes is reduced for a second attempt, if the first result exceeds the budget slightly.
+"""
 
 MAX_RETURN_ROUNDS = 3
-"""Largest number of rounds that return layers from 4-bit to 8-bit weights within a budget of bytes.
+"""Largest number of rounds in which layers return from 4-bit to 8-bit weights within a budget of bytes.
 
-Each round may change the sizes of other layers.
+Several rounds are needed, because each may change the sizes of other layers.
 """
 
 
@@ -178,9 +179,10 @@ class Quantizer:
         2-bit weights, which only large fully connected layers and convolutions can have.
 
         Args:
-            precisions: The precisions of single layers, by the name of the layer's output; the scheme's for all others.
-            known: Quantized weights by the name of the layer's output, which are used instead of rounding anew. They
-                stay valid if only the precision of activations changes.
+            precisions: The precisions of single layers, by the name of the layer's output. All others have the
+                scheme's.
+            known: Quantized weights by the name of the layer's output, which are used instead of rounding anew. Weights
+                of an earlier result can be used if only the precision of activations changes.
 
         Raises:
             UsageError: A name is no layer's, or a layer cannot have 2-bit weights.
@@ -267,12 +269,12 @@ class Quantizer:
         """Return up to `max_choices` choices of precisions whose weights meet a budget of bytes, the best first.
 
         Each choice is `precisions` with INT4 for some of the layers. If 4 bits are not enough, as few large layers as
-        possible have INT2. The order is that of the estimated noise.
+        possible have INT2. The best choice is that of least estimated noise.
 
         Args:
             precisions: The precisions of layers that are fixed, by the name of the layer's output.
-            layers: The layers that may have INT4.
-            share: The budget relative to the bytes of int8 weights.
+            layers: The names of the outputs of the layers that may have INT4.
+            share: The budget in bytes, as a share of the bytes of int8 weights.
             max_choices: The largest number of choices.
 
         Raises:
@@ -319,14 +321,14 @@ class Quantizer:
         times: InstructionEstimates,
         favour: float,
     ) -> Storage | None:
-        """Return the storage of all weights with least noise and time within a budget of bytes.
+        """Return how to store all weights with little noise and time within a budget of bytes.
 
         Weights may be compressed, and some layers may have 4 bits.
 
         Args:
             precisions: The precisions of layers that are fixed, by the name of the layer's output.
-            layers: The layers that may have INT4.
-            share: The budget relative to the bytes of int8 weights.
+            layers: The names of the outputs of the layers that may have INT4.
+            share: The budget in bytes, as a share of the bytes of int8 weights.
             times: The estimated instructions of each kind of storage.
             favour: The increase of the output noise in percent that is accepted to save one percent of the time.
 
@@ -378,8 +380,8 @@ class Quantizer:
         """Return the bits per weight of compressed layers that meet a budget of bytes with the least noise found.
 
         Args:
-            precisions: The precisions that are given, by the name of the layer's output.
-            share: The budget relative to the bytes of int8 weights.
+            precisions: The precisions that are fixed, by the name of the layer's output.
+            share: The budget in bytes, as a share of the bytes of int8 weights.
 
         Returns:
             The average bits per weight, by the name of the layer's output; empty if the budget cannot be met.
@@ -410,11 +412,11 @@ class Quantizer:
         return self._refine(replace(self._plan_types(precisions)[1], code_bits=bits))
 
     def narrowest(self, precisions: Mapping[str, DType]) -> dict[str, DType]:
-        """Return the precisions of fewest bytes by the name of the layer's output.
+        """Return the precisions with which the weights take fewest bytes, by the name of the layer's output.
 
         Args:
-            precisions: The precisions of layers that are fixed. Other layers have 2-bit weights, or else 4-bit weights,
-                if they can.
+            precisions: The precisions of layers that are fixed. Other layers have 2-bit weights if they can, else 4-bit
+                weights if they can.
         """
         capable = few_bits.four_bit_candidates(self.model, self._plan_types(precisions)[1])
         free = [n for n in capable if n.outputs[0].name not in precisions]
@@ -460,14 +462,15 @@ class Quantizer:
         return replace(quantization, plan=plan, proto=proto)
 
     def refit(self, quantization: Quantization, samples: Sequence[Sample]) -> Quantization:
-        """Return a quantization with ranges from more samples, by the method chosen for each tensor.
+        """Return a quantization with ranges computed anew from more samples.
 
-        Methods, precisions and weights stay: they were chosen by the samples of this quantizer. A range never becomes
-        narrower, because more samples can only show that values reach further.
+        The calibration method of each tensor, the precisions and the weights stay as the samples of this quantizer
+        determined
+        them. A range never becomes narrower, because more samples can only show that values reach further.
 
         Args:
             quantization: The quantization whose ranges are replaced.
-            samples: All samples, including those that were held out for judging.
+            samples: All samples, including those that were held out for evaluation.
         """
         samples = add_stream_states(self.model, samples)
         profile = profile_model(self.model, samples, partial(self.progress, "profiling all samples"))
@@ -576,7 +579,7 @@ class Quantizer:
         return plan
 
     def sqnr_of_tensor(self, tensor: str) -> float:
-        """Return the SQNR in dB of the model's outputs if only one tensor is quantized, with the scheme's type.
+        """Return the SQNR in dB of the model's outputs if only one tensor is quantized, to the scheme's type.
 
         The result is infinity if the SQNR was not measured.
 
@@ -639,7 +642,7 @@ def import_float_model(source: LoadedModel, options: CompileOptions, scheme: Sch
         source: The model as loaded.
         options: The options of the compilation.
         scheme: The quantization scheme.
-        wide: Whether some tensors may become int16, which needs a newer ONNX opset.
+        wide: Whether some tensors may become int16. Then the ONNX opset is raised to OPSET_INT16 if it is older.
 
     Raises:
         UsageError: A dimension has a range of sizes.
@@ -667,7 +670,7 @@ def create_quantizer(
     profile: Profile | None = None,
     progress: Progress = no_progress,
 ) -> Quantizer:
-    """Return a quantizer that uses calibration samples, a saved profile, or (best) both.
+    """Return a quantizer that uses calibration samples, a saved profile, or both, which is best.
 
     The order of samples does not matter, except in a stream.
 
@@ -675,7 +678,7 @@ def create_quantizer(
         source: The model as loaded.
         model: The float model that is quantized.
         scheme: The quantization scheme.
-        samples: The calibration samples.
+        samples: The calibration samples; may be empty if there is a profile.
         profile: The profile of the model; None to profile the samples.
         progress: Called while the model is profiled and quantized.
 

@@ -33,7 +33,8 @@ Methods with other percentages have them in their names.
 """
 
 ENTROPY_SHARES = tuple(2.0 ** (-k / 6) for k in range(43))
-"""Upper ends of the ranges that the `entropy` method compares, as shares of the largest magnitude: from 1 to 1/128."""
+"""Upper ends of the ranges that the `entropy` method compares, as shares of the tensor's largest magnitude: 1 to 1/128.
+"""
 
 MSE_POINTS = 9
 """Number of candidates for each end of the range in a round of the grid search of the `mse` method."""
@@ -41,7 +42,7 @@ MSE_POINTS = 9
 MSE_ROUNDS = 5
 """Number of rounds of the `mse` method's grid search.
 
-Each round is four times as fine as the last one, around the last one's best range.
+Each round searches a grid that is four times as fine, around the best range of the round before.
 """
 
 NOISE_BATCH_RANGES = 16
@@ -54,9 +55,9 @@ Fewer samples show too little of the distribution's tail.
 """
 
 MIN_EXTRAPOLATION_PEAKS = 4
-"""Smallest number of the largest values that a range is extrapolated from.
+"""Smallest number of largest values from which a range is extrapolated.
 
-With many samples, it is the square root of the number of samples.
+With many samples, the number is the square root of the number of samples.
 """
 
 EXPECTED_SAMPLES = 2000
@@ -67,13 +68,13 @@ With 100 samples, four small regressions gain at least 4 dB on average against t
 """
 
 MAX_RANGE_GROWTH = 16.0
-"""Largest number of samples whose values an extrapolated range is expected to hold, divided by the samples given.
+"""Largest number of new samples that an extrapolated range is expected to hold, divided by the number of given samples.
 
-With few samples, the expectation is thus for fewer than EXPECTED_SAMPLES.
+If few samples are given, the range is thus extrapolated for fewer than EXPECTED_SAMPLES new ones.
 """
 
 SCORE_HEADROOM = 1.5
-"""Range of a tensor that an anomaly score is computed from, divided by its extrapolated range.
+"""Factor by which the extrapolated range of a tensor is widened if an anomaly score is computed from the tensor.
 
 Calibration samples are normal, and the samples to be detected are not. The area under the ROC curve of six autoencoders
 in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003 with 1.5
@@ -81,7 +82,7 @@ in int8 is 0.014 below that of float32 without headroom, 0.001 with 1.25, 0.0003
 """
 
 INT16_HEADROOM = 1.25
-"""Range of an int16 tensor, divided by its extrapolated range.
+"""Factor by which the extrapolated range of an int16 tensor is widened.
 
 It costs a third of one of sixteen bits, which is harmless because the 8-bit weights are coarser.
 """
@@ -90,24 +91,28 @@ MAX_EQUAL_RANGE_DIFFERENCE = 0.01
 """Largest difference of both ends, relative to the length of the range, for which two candidate ranges count as one."""
 
 VERY_FEW_SAMPLES = 4
-"""Largest number of samples n for which ranges are widened by the share 1 / n of their length; with more, by 1 / n²."""
+"""Largest number of samples n for which ranges are widened by the share 1 / n of their length.
+
+For more samples, the share is 1 / n².
+"""
 
 RANGE_SIGNIFICANT_BITS = 11
 """Number of significant bits that the ends of a range are rounded to, so that all host CPUs give equal ends."""
 
 MAX_LIKELY_NOISE_RATIO = 1.5
-"""Largest noise of a candidate range on the other fold, divided by the least noise, for which the candidate stays.
+"""Largest noise of a candidate range, divided by the least noise of all candidates, for which the candidate is kept.
 
-The noise on all samples decides between the candidates that stay.
+The noise is measured on other samples than those that suggested the range. The noise on all samples then decides
+between the candidates that are kept.
 """
 
 JOINT_METHODS = ("minmax", "extrapolated", "percentile")
-"""Methods of RANGE_METHODS that are also tried for all tensors of the model at once."""
+"""Methods of RANGE_METHODS that are also tried with all tensors of the model using the same method."""
 
 EQUAL_NOISE_DIFFERENCE = 0.1
-"""Relative difference below which measured noises count as equal, because few samples measured them.
+"""Relative difference below which the noises of two candidate ranges, measured on few samples, count as equal.
 
-The histogram of all samples decides between equal candidates.
+The histogram of all samples then decides between the candidates.
 """
 
 
@@ -142,15 +147,21 @@ def choose_ranges(
 
     Without samples, the error of the tensor itself decides, as expected by the profile. A method forced by
     `scheme.method` is the only candidate. Outputs of softmax or sigmoid keep their extremes, whose largest values tell
-    classes apart. Ranges from few samples get a margin. All groups are chosen together, unless `fixed_groups` were
-    chosen before.
+    classes apart. Ranges from few samples get a margin.
 
     Args:
+        model: The float model.
+        profile: The profile of its tensors.
         groups: The tensors that share a range.
         dtypes: The integer type of each tensor.
-        samples: The samples by which the candidates are judged; may be empty.
+        scheme: The quantization scheme.
+        samples: The samples by which the candidates are compared; may be empty.
         progress: Called with the number of finished groups, and with their total.
-        fixed_groups: Groups that were chosen before. Each of `groups` is then chosen by itself.
+        fixed_groups: Groups whose ranges were chosen before. Each of `groups` is then chosen separately. None to choose
+            all groups together.
+
+    Returns:
+        The choice by the name of the tensor.
     """
     judged = groups if fixed_groups is None else fixed_groups
     judge = OutputNoise(model, judged, samples, profile) if samples and not scheme.method else None
@@ -317,7 +328,7 @@ def _expected_noise(suggested: Sequence[QuantParams], parts: Sequence[TensorProf
 
 
 def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dict[str, Range]:
-    """Return the range of a tensor by each calibration method, by the method's name; each range holds 0."""
+    """Return the range of a tensor that each calibration method finds, by the method's name; each range holds 0."""
     return {method: _range(method, tensor, dtype, scheme) for method in RANGE_METHODS}
 
 
@@ -330,9 +341,11 @@ def _range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> 
 def round_outward(end: float) -> float:
     """Round an end of a range outward to RANGE_SIGNIFICANT_BITS bits, so that it is equal on all host CPUs.
 
-    Float kernels round differently on each kind of CPU. A number that has these bits except for rounding stays, such as
-    the 1 of a softmax or the 6 of a ReLU6. The last bit of all other numbers is set. Scales are then multiples of odd
-    numbers, so sums and means seldom lie halfway between two integers, where kernels differ in rounding.
+    Float kernels round differently on each kind of CPU. A number that has at most these bits except for rounding
+    errors,
+    such as the 1 of a softmax or the 6 of a ReLU6, is kept. The last bit of all other numbers is set. Scales are then
+    multiples of odd numbers, so sums and means seldom lie halfway between two integers, where kernels differ in
+    rounding.
     """
     share, exponent = math.frexp(end)
     exact = abs(share) * 2**RANGE_SIGNIFICANT_BITS

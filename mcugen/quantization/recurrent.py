@@ -34,7 +34,8 @@ Ranges = Mapping[str, tuple[float, float]]
 """Ranges (smallest and largest value) of the tensors inside a recurrent layer, by role (`Recurrent.internals`)."""
 
 RECURRENT_OP_TYPES = ("RNN", "LSTM", "GRU")
-"""ONNX operators of recurrent layers, which need int16 tensors inside in every quantization scheme."""
+"""Names of the ONNX operators of recurrent layers, which use int16 for some inner tensors in every quantization scheme.
+"""
 
 GATE_STORAGE = Stored(DType.INT16, QuantParams((2.0**-15,), 0))
 """Storage of the results of sigmoid and tanh: int16 with scale 2⁻¹⁵, so that the largest value is just below 1."""
@@ -74,7 +75,7 @@ class GraphWriter:
     _node_names: Names = field(default_factory=lambda: Names(separator="_"))
 
     def constant(self, what: str, array: Array) -> str:
-        """Add a constant to the graph and return its name, which contains `what`."""
+        """Add a constant to the graph and return its name, which is `<prefix>.<what>.<number>`."""
         name = f"{self.prefix}.{what}.{len(self.initializers)}"
         self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
@@ -133,7 +134,7 @@ class GraphWriter:
         return self.op("Reshape", x, self.constant("shape", np.asarray(shape, np.int64)), out=out)
 
     def split(self, x: str, sizes: Sequence[int]) -> Sequence[str]:
-        """Add a Split of the last axis into parts of these sizes, and return the parts."""
+        """Add a Split of the last axis into parts of the given sizes, and return the names of the parts."""
         names = [f"{self.prefix}.{len(self.nodes)}.part{i}" for i in range(len(sizes))]
         return self.outputs("Split", [x, self.constant("sizes", np.asarray(sizes, np.int64))], names, axis=-1)
 
@@ -239,7 +240,12 @@ class CellWriter:
         return body.fake_quantize(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
 
     def parts(self, x: str, *gates: int) -> Sequence[str]:
-        """Add a Split of a tensor of all gates, and return the parts; `gates` are the numbers of gates in each part."""
+        """Add a Split of a tensor of all gates, and return the names of the parts.
+
+        Args:
+            x: The name of the tensor.
+            *gates: The number of gates in each part.
+        """
         return self.body.split(x, [n * self.hidden for n in gates])
 
     def sum(self, a: str, b: str) -> str:
@@ -315,8 +321,8 @@ as quantized tensors.
 def tensor_storage(op: Recurrent, ranges: Ranges, scheme: Scheme) -> dict[str, Stored]:
     """Return the integer storage of the tensors inside a recurrent layer's step, by role.
 
-    The role "fed" is the hidden state that R is multiplied by. The scales of tensors that are int16 in every scheme are
-    powers of two: scaling a product is then a shift.
+    A role names a kind of tensor, such as "hidden"; "fed" is the hidden state that R is multiplied by. The scales of
+    tensors that are int16 in every scheme are powers of two: scaling a product is then a shift.
 
     Args:
         op: The recurrent operator.
@@ -436,7 +442,10 @@ class _Layer:
 
 
 RecurrentDecisions = tuple[Ranges, Stored, Scheme, Mapping[str, Array]]
-"""The decisions about a recurrent layer: its inner ranges, storage of its input, scheme, and moments of its inputs."""
+"""The decisions about a recurrent layer, as a tuple.
+
+They are its inner ranges, the storage of its input, the quantization scheme, and the moments of its inputs.
+"""
 
 
 def recurrent_decisions(node: Node, plan: Plan) -> RecurrentDecisions:
@@ -484,18 +493,18 @@ def write_recurrent_layer(
     scheme: Scheme,
     moments: Mapping[str, Array] | None = None,
 ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
-    """Return a recurrent layer as ONNX nodes and initializers between real tensors.
+    """Return a recurrent layer as ONNX nodes and initializers, whose inputs and outputs are float tensors.
 
     The nodes need opset 21.
 
     Args:
         node: The layer.
-        inputs: The tensors of the node's inputs, of which constants are not read.
-        outputs: The tensors of the node's outputs.
+        inputs: The names of the tensors of the node's inputs; those of constants are not read.
+        outputs: The names of the tensors of the node's outputs.
         ranges: The ranges of its internal tensors (`Recurrent.internals`), by role.
         x: How the first input is stored.
         scheme: The quantization scheme, with the type of the weights.
-        moments: The second moments of the matrices' inputs (`Plan.moments`).
+        moments: The second moments of the matrices' inputs (`Plan.moments`); None to round weights to nearest.
 
     Returns:
         The nodes and the initializers; None if the layer has no integer form.

@@ -44,7 +44,7 @@ MAX_COMPENSATION_SAMPLES = 128
 MAX_COARSE_REFINEMENT_SAMPLES = 256
 """Largest number of samples that decide how weights of fewer than 8 bits are rounded.
 
-Such weights gain most by knowledge of the inputs.
+It is larger than for 8 bits, because coarse weights gain most from being rounded for the actual inputs.
 """
 
 COMPENSATED_ERROR_SHARE = 0.5
@@ -59,7 +59,7 @@ TRIED_SCALE_FACTORS = (1.0, 0.85, 1.15)
 """Factors of a weight's scale that are tried for rounding to least error; 1 is best for rounding to nearest."""
 
 MAX_IM2COL_ELEMENTS = 2**23
-"""Largest number of elements of one layer's im2col matrix that is kept in memory until the layer is computed."""
+"""Largest number of elements of a layer's im2col matrix that is kept in memory instead of computed anew."""
 
 MAX_REFINEMENT_ELEMENTS = 2**26
 """Largest number of elements of a model's largest tensor over all samples that round its weights.
@@ -77,9 +77,11 @@ def quantize_weights(
 ) -> Plan:
     """Return the plan with quantized weights for every integer layer.
 
-    As the scheme says, weights are rounded to least error on the samples, and biases correct the mean error. For
-    weights of fewer bits, the plan also gets the noise that remains. Without samples, weights are rounded to nearest,
-    and biases are corrected by the means in the profile.
+    The options of the scheme decide whether weights are rounded to least error on the samples, and whether biases
+    correct
+    the mean error. For weights of fewer than 8 bits, the plan also gets the noise that remains. Without samples,
+    weights
+    are rounded to nearest, and biases are corrected by the means in the profile.
 
     Args:
         model: The float model.

@@ -42,13 +42,13 @@ It is higher than BAD_DB, because estimates on few samples are wrong by some dB.
 """
 
 STREAM_DOUBTFUL_DB = 40.0
-"""SQNR in dB below which wider types are tried for the layers of a state, in place of DOUBTFUL_DB.
+"""SQNR in dB below which wider types are tried for the layers that compute a state, in place of DOUBTFUL_DB.
 
 It is higher, because errors of a state add up over more steps than the samples have.
 """
 
 STREAM_GOOD_DB = 45.0
-"""SQNR in dB of a stream's outputs below which all layers behind a state are tried in the type of the state's layers.
+"""SQNR of a stream's outputs in dB below which all layers that depend on a state are tried in the type of the state.
 
 They then read the state as it is stored, without a conversion.
 """
@@ -61,22 +61,23 @@ under the ROC curve was up to 0.022 less than that of float32 (tests/quantizatio
 """
 
 COARSE_MARGIN_DB = 4.0
-"""Margin in dB above the limit of doubtful outputs, for the SQNR of the outputs with only one tensor quantized.
+"""Margin in dB that is added to DOUBTFUL_DB, for the SQNR of the outputs with only one tensor quantized.
 
-Below limit plus margin, the layers that compute and read this tensor get a wider type: the noise of three such tensors
-makes the outputs doubtful.
+If that SQNR is below the sum, the layers that compute and read the tensor get a wider type: the noise of three such
+tensors together makes the outputs doubtful.
 """
 
 INT16_ENOUGH_DB = 33.0
-"""SQNR of the outputs, in dB, from which on int16 is accepted for layers that are slow in float32.
+"""SQNR of the outputs in dB at and above which int16 is accepted for layers that are slow in float32.
 
 It includes a margin: on other samples than the measured ones, the SQNR was up to 3 dB lower.
 """
 
 MAX_INT16_LOSS_DB = 1.0
-"""Largest loss of SQNR, in dB, for which slow float32 layers get int16 activations and weights instead.
+"""Largest loss of SQNR in dB for which slow float32 layers get int16 activations and weights instead.
 
-It applies if the SQNR would fall below INT16_ENOUGH_DB. Then the other layers cause most of the noise.
+It applies if the SQNR of the outputs with int16 is below INT16_ENOUGH_DB. A small loss then shows that other layers
+cause most of the noise.
 """
 
 MIN_RESCUE_GAIN_DB = 3.0
@@ -89,10 +90,10 @@ The gain may be small, because such weights cost no run time.
 """
 
 MAX_OBSERVED_SAMPLES = 256
-"""Largest number of samples on which the ranges of input features are compared."""
+"""Largest number of samples on which the ranges of the model's input features are compared with each other."""
 
 MAX_FIRST_CHECK_SAMPLES = 16
-"""Largest number of samples of the first check whether the int8 model's outputs are good."""
+"""Largest number of samples on which the int8 model is first compared with the float model."""
 
 MAX_COMPARED_SAMPLES = 64
 """Largest number of samples on which models with different types are compared."""
@@ -115,10 +116,12 @@ class _Remedy:
 def rescue_layers(
     quantizer: Quantizer, precisions: Mapping[str, DType], *, is_searched: bool = False, time_of: TimeOf | None = None
 ) -> tuple[dict[str, DType], list[PrecisionReason], list[str]]:
-    """Choose layers that are computed more precisely than the scheme asks, because the outputs are bad without that.
+    """Choose layers that are computed more precisely than the scheme says, because the outputs would be bad otherwise.
 
     Args:
-        quantizer: The quantizer. From then on its weights cancel a part of earlier layers' errors, if that helps.
+        quantizer: The quantizer. If that improves the outputs, it is set to choose weights that cancel a part of
+            earlier
+            layers' errors.
         precisions: Precisions that the user chose, by layer. They stay as they are.
         is_searched: Whether `--precision auto` searches for precisions afterwards. Only outputs below BAD_DB are
             improved then.
@@ -126,7 +129,7 @@ def rescue_layers(
             type with which the outputs are good.
 
     Returns:
-        `precisions` with the chosen layers, the reason of each chosen layer, and notes of what else was changed.
+        `precisions` with the chosen layers, the reason of each chosen layer, and notes for the user on other changes.
     """
     layers, reasons, notes = dict(precisions), list[PrecisionReason](), list[str]()
     doubtful = DOUBTFUL_DB if is_searched else _doubtful_db(quantizer.model)

@@ -39,19 +39,21 @@ With so few values, most weights would be rounded to 0 without clipping.
 """
 
 COARSE_CLIPPING_SHARES = tuple(share / 20 for share in range(9, 3, -1))
-"""Further scales that `best_scales` tries for weights of few levels, divided by the scale that clips no weight."""
+"""Scales that `best_scales` tries in addition for weights of few levels, divided by the scale that clips no weight."""
 
 RELATIVE_DAMPING = 0.01
-"""Term added to the diagonal of the second moments before they are inverted, divided by the diagonal's mean."""
+"""Term that is added to the diagonal of the second moments before they are inverted, as a share of the diagonal's mean.
+"""
 
 MAX_SWEEPS = 10
 """Largest number of sweeps over all weights in the coordinate descent that rounds them."""
 
 LOOKAHEAD_INPUTS = 32
-"""Number of inputs that coordinate descent examines at once in later sweeps, in which few weights still move."""
+"""Number of inputs that coordinate descent examines at once after its first sweep, when few weights still change."""
 
 NUM_SCALE_SWEEPS = 2
-"""Number of sweeps over the groups of inputs in `fit_group_scales`, which fits one group's scales at a time."""
+"""Number of sweeps in `fit_group_scales`; a sweep fits the scales of all groups of inputs, one group after the other.
+"""
 
 
 def round_to_nearest(weights: Array, scales: Array, limits: WeightLimits = INT8_LIMITS) -> Array:
@@ -104,7 +106,7 @@ def best_scales(weights: Array, scales: Array, gram: Array, limits: WeightLimits
 
 
 def choose_scales(tried: Sequence[Array], weights: Array, gram: Array, limits: WeightLimits) -> tuple[Array, Array]:
-    """Choose, for each output, the scale of least error after `round_weights`, out of several arrays of scales.
+    """Choose, for each output, the scale with which `round_weights` leaves the least error.
 
     Args:
         tried: The arrays of scales to choose from, each [groups, outputs].

@@ -14,12 +14,12 @@ Sample = Mapping[str, Array]
 """The inputs of one sample: an array by the name of each model input."""
 
 MIN_OUTLIER_SAMPLES = 10
-"""Smallest number of calibration samples for which single samples may count as outliers."""
+"""Smallest number of calibration samples for which outliers are searched and left out."""
 
 OUTLIER_RATIO = 6.0
 """Smallest ratio of a sample's largest magnitude to that of the other samples for which the sample is an outlier."""
 MAX_OUTLIER_SHARE = 0.02
-"""Largest share of all samples that may count as outliers; one sample always may."""
+"""Largest share of all samples that may count as outliers. One sample may count as an outlier whatever the share."""
 
 
 def sort_samples(samples: Sequence[Sample]) -> list[Sample]:
@@ -30,7 +30,7 @@ def sort_samples(samples: Sequence[Sample]) -> list[Sample]:
 def number_samples(samples: Sequence[Sample]) -> list[tuple[int, Sample]]:
     """Sort the samples by their content, and return each with its index in the given order.
 
-    The key is the energy (sum of squares), so that a few evenly spaced samples represent all.
+    Samples are sorted by energy (sum of squares), so that samples at even distances represent all.
     """
     return sorted(enumerate(samples), key=lambda each: (_energy(each[1]), _digest(each[1]), each[0]))
 

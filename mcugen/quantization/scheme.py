@@ -14,9 +14,9 @@ MIN_SCALE = 2.0**-40
 """Smallest scale of a quantized tensor; tensors that are always 0 get it."""
 
 MIN_CHANNEL_RANGE = 2.0**-12
-"""Lower bound of the range of a channel's weights for the computation of its scale, as a share of the largest range.
+"""Lower bound of the range of a channel's weights from which its scale is computed, as a share of the largest range.
 
-The weights of smaller channels do not matter to the layer's output, and the channel's bias would overflow.
+Smaller weights hardly contribute to the layer's output, and with a smaller scale the channel's bias would overflow.
 """
 
 
@@ -97,11 +97,14 @@ WEIGHT_LIMITS = {DType.INT16: (-32767, 32767), DType.INT8: (-127, 127), DType.IN
 """Smallest and largest quantized weight by type; int8 weights do not use -128, nor int16 weights -32,768."""
 
 MAX_PRODUCT_SUM = 3 * 2**29
-"""Largest sum of products of int16 activations and weights: three quarters of what int32 holds, as a bias is added."""
+"""Largest sum of products of int16 activations and weights: three quarters of what int32 holds.
+
+The last quarter is for the bias that is added.
+"""
 
 
 def weight_scales(weights: Array, axis: int, scheme: Scheme, dtype: DType = DType.INT8) -> Array:
-    """Return scales of symmetric weights that clip none, as float32 values.
+    """Return the scales of symmetric weights with which no weight is clipped, as float32 values.
 
     With the scales of int16 weights, sums of products with int16 activations stay within MAX_PRODUCT_SUM.
 
@@ -125,7 +128,7 @@ def usable_scales(steps: Array, scheme: Scheme) -> Array:
     """Return scales that the integer code can use: float32 values, or powers of two if the scheme asks for them.
 
     Args:
-        steps: The wanted scales. They are raised to MIN_SCALE, and a power of two is not smaller than the wanted scale.
+        steps: The wanted scales. Smaller ones than MIN_SCALE are raised to it, and powers of two are rounded up.
         scheme: The quantization scheme.
     """
     steps = np.maximum(steps, MIN_SCALE)

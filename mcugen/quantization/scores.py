@@ -26,7 +26,8 @@ Larger outputs are embeddings or maps.
 """
 
 CHEAP_LAYER_MACS = 4096
-"""Largest number of multiply-accumulates of a layer that may compute anomaly scores in float32, in any model."""
+"""Number of multiply-accumulates up to which a layer may compute anomaly scores in float32, however small the model is.
+"""
 
 CHEAP_LAYER_SHARE = 1 / 16
 """Largest share of the model's multiply-accumulates for which a layer may compute anomaly scores in float32."""
@@ -86,7 +87,10 @@ def score_layers(graph: Graph) -> dict[str, list[str]]:
 
 
 def cheap_macs(graph: Graph) -> float:
-    """Return the largest number of multiply-accumulates of a layer that is cheap enough for float32 in this model."""
+    """Return the number of multiply-accumulates up to which a layer may compute anomaly scores in float32.
+
+    The number depends on the size of the model (CHEAP_LAYER_MACS, CHEAP_LAYER_SHARE).
+    """
     return max(CHEAP_LAYER_MACS, CHEAP_LAYER_SHARE * sum(node.op.macs(node.sig) for node in graph.nodes))
 
 

@@ -32,7 +32,7 @@ MAX_CANDIDATE_SAMPLES = 100
 """Largest number of samples that run for each candidate range, spread over all samples."""
 
 EXTREMES_PER_END = 4
-"""Number of samples with the smallest values of each tensor, and with the largest values, that always run."""
+"""Number of samples that always run because they hold the smallest values of a tensor, and as many for its largest."""
 
 MAX_EXTREME_SAMPLES = 64
 """Largest number of samples that always run because some tensor has extreme values in them."""
@@ -47,7 +47,7 @@ After each step, the noise so far is compared with its limit.
 """
 
 SUMMATION_TOLERANCE = 1e-9
-"""Relative tolerance of limits of noise: the order of summation may change a noise by as much."""
+"""Relative tolerance when noise is compared with a limit: the order of summation may change a noise by as much."""
 
 MAX_KEPT_SAMPLE_ELEMENTS = 2**26
 """Largest number of tensor elements, over all samples, for which all float tensors are kept in memory.
@@ -59,7 +59,7 @@ _T = TypeVar("_T")
 _Result = TypeVar("_Result")
 
 MAX_GROUP_RUN_MACS = 10**11
-"""Largest number of multiply-accumulates of running all samples once for each group of tensors.
+"""Largest number of multiply-accumulates for running all chosen samples once for each group of tensors.
 
 It limits the number of samples of large models.
 """
@@ -108,16 +108,15 @@ class OutputNoise:
     ) -> float:
         """Return the noise power of the outputs relative to their signal power, as the mean of all outputs.
 
-        It is infinite if an output is not finite. Samples with most noise by the first parameters run first. Results
-        for the same parameters are reused.
+        The noise is infinite if an output is not finite. Results for the same parameters are reused.
 
         Args:
-            group: The tensors that are quantized.
+            group: The names of the tensors that are quantized.
             params: The quantization parameters; several if each fold of the samples suggested its own, which are then
                 used on the next fold.
             dtype: The integer type.
             limit: The noise above which the result is infinite. Noise only grows from sample to sample, so the
-                remaining samples need not run.
+                remaining samples need not run. Samples with most noise by the first parameters run first.
         """
         tail = self._tail(group)
         codes = [_codes(entry, dtype) for entry in params]
@@ -224,7 +223,7 @@ class OutputNoise:
 
 
 ScaleAndLimits = tuple[float, float, float]
-"""Scale, smallest and largest integer of a group, relative to the zero point."""
+"""Scale, smallest integer and largest integer of a group of tensors; the integers are relative to the zero point."""
 
 
 @dataclass
@@ -306,8 +305,9 @@ def _choose_samples(count: int, num_spread: int, profile: Profile | None) -> tup
 def measured_tensors(model: FloatModel) -> list[str]:
     """Return the names of the tensors at which quantization noise is measured.
 
-    They are the float outputs. For an output of a saturating function such as sigmoid, it is the function's input,
-    unless the output is a mask.
+    They are the float outputs of the model. Instead of an output of a saturating function such as sigmoid, the
+    function's
+    input is measured, unless the output is a mask.
     """
     return list(dict.fromkeys(tail[-1] for tail in _tails(model)))
 
@@ -361,12 +361,12 @@ def dependent_part(
 
     Args:
         model: The float model.
-        group: The tensors that are quantized.
-        outputs: The judged tensors.
+        group: The names of the tensors that are quantized.
+        outputs: The names of the tensors at which noise is measured.
 
     Returns:
-        The part, whose inputs are tensors that do not depend on the group; and the judged tensor by its name in the
-        part.
+        The part, whose other inputs are tensors that do not depend on the group; and a dictionary from the name of a
+        tensor in the part to the name of the measured tensor.
     """
     changed = _computed_from(model, group)
     known = ({v.name for v in model.tensors} | {v.name for v in model.graph.inputs}) - changed

@@ -36,7 +36,7 @@ class ScaleGroups:
         self._span, self._spans = span, dict[Value, float | None]()
 
     def root(self, value: Value) -> Value:
-        """Return the value that represents the group of `value`; values of one group have the same one."""
+        """Return the value that represents the group of `value`; it is the same for all values of a group."""
         while self._parent.setdefault(value, value) is not value:
             value = self._parent[value]
         return value
@@ -50,9 +50,10 @@ class ScaleGroups:
             self._spans[b] = max(spans, default=None)
 
     def join_if_similar(self, a: Value, b: Value) -> bool:
-        """Merge the groups of two values if their ranges have a ratio of at most MAX_SHARED_RANGE_RATIO.
+        """Merge the groups of two values if the ratio of their ranges is at most MAX_SHARED_RANGE_RATIO.
 
-        Return whether that changed the partition.
+        Returns:
+            Whether the groups were separate and are merged now.
         """
         a, b = self.root(a), self.root(b)
         lengths = self._length(a) or 0.0, self._length(b) or 0.0
@@ -70,7 +71,7 @@ class ScaleGroups:
 def layers_of_equal_weights(nodes: Iterable[Node]) -> list[list[Node]]:
     """Return sets of layers with equal operators, weights and biases.
 
-    There are no sets if sharing all weights saves less than MIN_SAVED_WEIGHT_BYTES.
+    The result is empty if sharing all these weights saves less than MIN_SAVED_WEIGHT_BYTES.
     """
     by_key: dict[Hashable, list[Node]] = {}
     for node in nodes:
@@ -94,9 +95,9 @@ def _key(value: Value | None) -> Hashable:
 
 
 def join_equal_layers(nodes: Sequence[Node], groups: ScaleGroups) -> list[tuple[str, ...]]:
-    """Join the groups of the inputs, and of the outputs, of layers with equal weights.
+    """Make the inputs of layers with equal weights share a scale, and also their outputs.
 
-    The results of equal computations on joined tensors are joined, too.
+    If equal operators then compute on tensors that share a scale, their results share a scale, too.
 
     Args:
         nodes: The nodes of the graph, in order.

@@ -56,14 +56,14 @@ class StorageOption:
 
 @dataclass(frozen=True)
 class StoredLayer:
-    """A layer's number of weights, and the noise power at the outputs of storing them in fewer bits.
+    """A layer's number of weights, and the noise power at the model's outputs if they are stored in fewer bits.
 
     Attributes:
         size: The number of weights in flash.
-        plain_bits: The bits per weight of compressed int8 weights that keep their scales.
+        plain_bits: The bits per weight of int8 weights that are compressed without a change of their scales.
         bits: A smaller number of bits per weight, reached by larger scales, for which the noise is known.
-        noise: The noise of compression to `bits`.
-        few_noise: The noise of 4-bit weights; None if the layer cannot have them.
+        noise: The noise power of compression to `bits`, relative to the signal.
+        few_noise: The noise power of 4-bit weights; None if the layer cannot have them.
     """
 
     size: int
@@ -112,11 +112,12 @@ class InstructionEstimates:
 def storage_options(name: str, known: StoredLayer, times: InstructionEstimates) -> list[StorageOption]:
     """Return the options to store a layer's weights: plain 8 bits, compression to ever fewer bits, 4 bits if possible.
 
-    Each bit less makes the noise of compression four times as large. Compression must save MIN_SAVED_CODE_BYTES bytes.
+    Each bit less makes the noise of compression four times as large. A compression that saves fewer than
+    MIN_SAVED_CODE_BYTES bytes is no option.
 
     Args:
         name: The name of the layer's output.
-        known: What is known of the layer's weights.
+        known: The layer's number of weights, and the noise of storing them in fewer bits.
         times: The estimated instructions.
     """
 

@@ -13,7 +13,7 @@ from mcugen.quantization.quantize import Quantization
 
 @dataclass(frozen=True)
 class QuantizationSummary:
-    """A quantized model, the file that it was written to, and the size of that file in bytes."""
+    """A quantized model, the ONNX file that it was written to, and the size of that file in bytes."""
 
     quantization: Quantization
     output: Path
@@ -38,7 +38,7 @@ class QuantizationSummary:
 
 
 def layer_precisions(quantized: Quantization) -> list[dict[str, str]]:
-    """Return the name, operator and precision of each layer in the network's order.
+    """Return, for each layer in the network's order, a dictionary with its name, operator and precision.
 
     A layer of another precision than the model's main one has a reason and a remedy, too.
     """

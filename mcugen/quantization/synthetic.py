@@ -27,24 +27,27 @@ NUM_SYNTHETIC_SAMPLES = 64
 """Number of synthetic samples that replace calibration samples."""
 
 NUM_CANDIDATES_PER_ROUND = 256
-"""Number of noise candidates of a round, from which samples that match batch normalizations are chosen."""
+"""Number of noise samples that are drawn in a round; those that match the batch normalizations' statistics are kept."""
 
 NUM_CANDIDATE_ROUNDS = 4
 """Number of rounds of noise candidates, for samples that match the statistics of batch normalizations."""
 
 NUM_NOISE_OCTAVES = 3
-"""Number of octaves of smooth noise: independent values are up to 2^NUM_NOISE_OCTAVES elements apart."""
+"""Number of octaves of smooth noise.
+
+The coarsest octave has independent values at distances of 2^NUM_NOISE_OCTAVES elements.
+"""
 
 MIN_SMOOTH_AXIS = 8
 """Smallest length, in elements, of an axis along which synthetic noise is smooth."""
 
 LOG2_AMPLITUDES = (-6.0, 8.0)
-"""Binary logarithms of the smallest and largest amplitude of candidates for an input of unknown range."""
+"""Binary logarithms of the smallest and largest amplitude of noise that is tried for an input of unknown range."""
 
 
 @dataclass(frozen=True)
 class InputRange:
-    """The range of the elements of all synthetic inputs, as the user gives it in `--synthetic LOW..HIGH`."""
+    """The range of all elements of synthetic inputs, as the user gives it in `--synthetic LOW..HIGH`."""
 
     low: float
     high: float

@@ -27,14 +27,14 @@ from mcugen.quantization.scores import cheap_macs
 MAX_CHANNEL_RANGE_RATIO = 8.0
 """Largest ratio of a tensor's range to that of its narrowest channel for which an output is rounded to int8.
 
-At this ratio the narrowest channel has 5 of the 8 bits left.
+At this ratio the narrowest channel still uses 5 of the 8 bits. With a larger ratio the 32-bit sums are not rounded.
 """
 
 MACS_PER_ELEMENT = 8.0
-"""Cost of one element of an elementwise float32 layer, in multiply-accumulates of an int8 layer."""
+"""Time of one element of an elementwise float32 layer, in multiply-accumulates of an int8 layer."""
 
 SMALL_SUM_BYTES = 256
-"""Largest size in bytes of an output's 32-bit sums that is allowed in any model.
+"""Size in bytes up to which an output's 32-bit sums are kept in any model.
 
 In models with a larger int8 tensor, the size of that tensor is the limit.
 """
@@ -85,11 +85,11 @@ class _Tail:
 
 
 def choose_unrounded_outputs(model: FloatModel, samples: Sequence[Mapping[str, Array]]) -> UnroundedOutputs:
-    """Choose the outputs whose last layers are not rounded.
+    """Choose the outputs whose last layers keep their 32-bit sums, as int8 is too coarse for some of their channels.
 
     Args:
         model: The float model.
-        samples: Calibration samples, states of streams included. Without samples nothing is known of channels.
+        samples: Calibration samples, with the states of streams. Without samples, no output is chosen.
     """
     graph, layers, names_behind = model.graph, dict[str, float](), dict[str, str]()
     outputs = [v for name, v in zip(graph.output_names, graph.outputs, strict=True) if name not in model.states]

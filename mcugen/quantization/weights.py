@@ -26,7 +26,10 @@ Convolutions have a scale per channel.
 """
 
 MIN_TWO_BIT_WEIGHTS = 1024
-"""Smallest number of weights of a convolution with 2-bit weights; smaller ones save less than the kernel's code."""
+"""Smallest number of weights of a convolution for which 2-bit weights are used.
+
+A smaller convolution saves less than the code of the kernel takes.
+"""
 
 
 def can_have_two_bits(node: Node) -> bool:
@@ -40,9 +43,9 @@ def can_have_two_bits(node: Node) -> bool:
 
 
 NUM_SCALE_HALVINGS = 24
-"""Number of bisection steps in the search for scales that compress a layer's weights to given bits.
+"""Number of bisection steps in the search for scales with which a layer's weights compress to a given number of bits.
 
-The search for bits per weight that are equal for all layers has as many steps.
+The search for one number of bits per weight for all layers has as many steps.
 """
 
 
@@ -96,7 +99,7 @@ def _coarse_codes(codes: QuantizedWeights, weights: Array, scheme: Scheme, bits:
 
 
 def stored_bits(codes: QuantizedWeights) -> float:
-    """Return the average bits per weight in flash, with the compression code that is shortest for these weights."""
+    """Return the average bits per weight in flash, with the entropy code that is shortest for these weights."""
     kept = stored_weights(codes)
     return choose_remainder_bits(kept)[1] / kept.size if kept.size else 0.0
 
@@ -117,7 +120,7 @@ def _grouped_codes(weights: Array, bias: Array | None, scheme: Scheme, group: in
 
 
 def nearest_codes(codes: QuantizedWeights, weights: Array) -> QuantizedWeights:
-    """Return other real weights rounded to nearest, with the scales, type and bias of given quantized weights.
+    """Quantize other real weights of a layer: round them to nearest with the scales, type and bias of `codes`.
 
     Args:
         codes: The quantized weights, whose scales are used.
@@ -139,8 +142,8 @@ def layer_weights(node: Node) -> tuple[Array, int]:
 def effective_weights(node: Node, constants: Mapping[str, Array]) -> Array:
     """Return a layer's real weights, with 0 for weights that have no effect on the varying part of its outputs.
 
-    These are the weights of inputs that are always 0, and the weights of outputs that are constant, whose value the
-    bias then gives. Without a bias, the weights of constant outputs stay.
+    These are the weights of inputs that are always 0, and the weights of outputs that are constant, if the layer has a
+    bias that can hold the constant.
 
     Args:
         node: The layer.

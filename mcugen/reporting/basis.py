@@ -20,7 +20,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class Basis:
-    """Versions and SHA-256 digests of everything that a report depends on.
+    """Versions and SHA-256 digests of everything that the figures of a report depend on.
 
     Attributes:
         schema: Version of the report's JSON.
@@ -44,7 +44,13 @@ class Basis:
 
     @classmethod
     def of(cls, board: Board, options: str, calibration_sha256: str | None) -> Basis:
-        """Return the part of the basis that is known before anything runs."""
+        """Return the basis of a report before anything is built or run; the fields on that are None.
+
+        Args:
+            board: The board.
+            options: Options that affect the generated code, as text.
+            calibration_sha256: Digest of the calibration samples; None without samples.
+        """
         description = json.dumps(asdict(board), sort_keys=True, default=sorted)
         digest = hashlib.sha256(description.encode()).hexdigest()
         return cls(SCHEMA, __version__, options, digest, calibration_sha256=calibration_sha256)

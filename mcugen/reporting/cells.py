@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell of a sortable table: its text, the number to sort by if any, and its CSS classes (`kind`)."""
+    """A cell of a sortable HTML table: its text, the number to sort by, and its CSS classes (`kind`).
+
+    The number is None for a cell that is sorted by its text.
+    """
 
     text: str
     value: float | None = None
@@ -16,12 +19,17 @@ class TableCell:
 
 
 def number(value: float | None, text: str | None = None) -> TableCell:
-    """Return a cell with a number; unknown numbers are sorted last."""
+    """Return a table cell with a number, by which rows are sorted; unknown numbers (None) are sorted last.
+
+    Args:
+        value: The number; None if unknown.
+        text: The text to show; None to format the number.
+    """
     if value is None:
         return TableCell("", float("-inf"))
     return TableCell(f"{value:,}" if text is None else text, value)
 
 
 def words(text: str, *, is_long: bool = False) -> TableCell:
-    """Return a cell with a text, which may be wrapped if `is_long`."""
+    """Return a table cell with a text; with `is_long`, the text may be wrapped."""
     return TableCell(text, None, "text long" if is_long else "text")

@@ -17,7 +17,7 @@ from mcugen.core.packages import optional_package
 from mcugen.reporting.pages import standalone
 
 Chart = dict[str, Any]
-"""A Vega-Lite specification."""
+"""A Vega-Lite specification as JSON data."""
 
 _PACKAGE = "vl-convert-python"
 _EXPOSED = "window.vegaEmbed = vegaEmbed;"
@@ -67,12 +67,12 @@ def chart(title: str, spec: Mapping[str, Any]) -> Chart:
 
 
 def page(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
-    """Return a self-contained HTML page.
+    """Return a self-contained HTML page with charts.
 
     Args:
         template: Name of a template in `templates/report`.
-        charts: Charts by the key of their place in the template.
-        **context: Context of the template.
+        charts: Charts by the name of the template's place for each.
+        **context: Variables of the template.
     """
     data = Markup(_as_script(dict(charts)))
     return standalone(template, {"vega": vega(), "own": "page.js"}, charts=data, keys=list(charts), **context)

@@ -17,12 +17,12 @@ from mcugen.reporting.pages import render_template
 from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
 
 LONGEST_NAME = 48
-"""Largest number of characters of a name in a comparison."""
+"""Largest number of characters of a name (of a layer, for example) in a comparison."""
 
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """A table of a comparison: the first column has names, the others figures."""
+    """A table of the comparison of two reports: the first column has names, the others figures as text."""
 
     key: str
     title: str

@@ -13,12 +13,12 @@ from mcugen.reporting.basis import Basis
 from mcugen.reporting.figures import Report, ReportedLayer
 
 Get = Callable[[Report], float | None]
-"""Returns a figure of a report; None if the report does not have it."""
+"""A function that returns a figure of a report; None if the report does not have it."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of a report: its name on the command line (`key`), its title, and how to get it from a report.
+    """A figure of a report that is compared: its name on the command line (`key`), its title, and its getter (`get`).
 
     `better` is -1 if lower values are better, else 1.
     """
@@ -62,7 +62,7 @@ class Change:
 
     @property
     def is_one(self) -> bool:
-        """Return whether the figure changed."""
+        """Return whether the values of the figure differ in both reports."""
         return self.before != self.after
 
     @property
@@ -72,7 +72,10 @@ class Change:
 
     @property
     def share(self) -> float | None:
-        """Return the difference as a share of the figure before; None if unknown, or if the figure was 0."""
+        """Return the difference as a share of the figure before.
+
+        The share is None if a figure is unknown, or if the figure before is 0.
+        """
         return None if self.delta is None or not self.before else self.delta / self.before
 
 
@@ -91,12 +94,15 @@ class LayerChange:
 
     @property
     def weight(self) -> int:
-        """Return the magnitude of the change in cycles, or in instructions if cycles are unknown, as a sort key."""
+        """Return the magnitude of the change in cycles, or in instructions if cycles are unknown.
+
+        Layers are sorted by it.
+        """
         return abs(_time(self.after) - _time(self.before))
 
     @property
     def what(self) -> str:
-        """Return a text on the change: "new", "gone", or the kernel before and after."""
+        """Return a text on the change: "new", "gone", or the kernels before and after."""
         if self.before is None or self.after is None:
             return "gone" if self.after is None else "new"
         if self.before.kernel != self.after.kernel:
@@ -106,12 +112,12 @@ class LayerChange:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of how much worse a figure may become.
+    """A limit of how much worse a figure may become from one report to the next.
 
     Attributes:
         figure: The figure.
         text: The limit as the user wrote it.
-        amount: The largest change, absolute or as a share of the figure before.
+        amount: The largest change for the worse, in the figure's unit or as a share of the figure before.
         is_share: Whether the amount is a share.
     """
 
@@ -135,13 +141,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences of two reports."""
+    """All differences between two reports: figures, their causes, and layers."""
 
     before: Report
     after: Report
     changes: tuple[Change, ...]
     causes: tuple[tuple[str, str, str], ...]
-    """Changed causes, such as versions and options: title, value before, value after."""
+    """Changed versions, options and the like that may be the cause: triples of title, value before and value after."""
     layers: tuple[LayerChange, ...]
     """The layers that changed, the largest change of time first."""
 
@@ -183,7 +189,7 @@ _LIMIT = re.compile(r"([a-z]+)=([+-]?)([0-9]{1,12}(?:\.[0-9]{1,9})?)(%?)")
 
 
 def read_limit(text: str) -> Limit:
-    """Parse a limit of the command line, for example cycles=+2%, ram=+0 or accuracy=-0.005.
+    """Parse a limit of the command line: FIGURE=CHANGE, for example cycles=+2%, ram=+0 or accuracy=-0.005.
 
     Raises:
         UsageError: The text cannot be read.

@@ -22,16 +22,16 @@ PLOT_WIDTH = 960
 """Width of the plot in pixels, unless the limits of column widths make it narrower or wider."""
 
 COLUMN = (26, 110)
-"""Least and largest width of a layer's column in pixels."""
+"""Smallest and largest width of a layer's column in pixels."""
 
 INSTRUCTIONS_PER_EXTRA_COLUMN, MAX_LAYER_COLUMNS = 8, 6
 """Number of instructions by which a layer gets wider by one column, and its largest width in columns."""
 
 CHARACTER = (6.8, 12)
-"""Upper bounds of the width and height of the labels' characters in pixels."""
+"""Upper bounds of the width and the height of a label's character in pixels."""
 
 MIN_LABEL_CHARACTERS = 3
-"""Smallest number of characters for which there must be room, so that a name is drawn."""
+"""Smallest number of characters that must fit into a rectangle, or it has no label."""
 
 MAX_AXIS_LABEL_CHARACTERS = 22
 """Largest number of characters of a layer's name on the axis; the tooltip has the whole name."""

@@ -30,7 +30,7 @@ from mcugen.search.contention import of_arena
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """Figures of the network itself, without removed channels."""
+    """Figures of the network itself, whatever code is generated; channels that were removed count separately."""
 
     name: str
     sha256: str
@@ -47,13 +47,13 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class Flash:
-    """Bytes of flash that the model adds to a firmware; None if it was not built.
+    """Bytes of flash that the model adds to a firmware; figures are None if the model was not built.
 
     Attributes:
         code: Bytes of code, library functions, tables, parameters and initial values.
         weights: Bytes of weights.
-        total: Sum of both.
-        functions: Bytes of code of each C function.
+        total: Sum of code and weights.
+        functions: Bytes of code by the name of the C function.
     """
 
     code: int | None
@@ -122,14 +122,14 @@ class ReportedLayer:
         name: Its name, unique within the model (mcugen.hir.layer_names).
         origin: Names of its ONNX nodes.
         op: Its operator.
-        kernel: Its kernel.
+        kernel: Name of its kernel.
         family: Origin of the kernel (mcugen.core.options.FAMILIES); for a loop or branch, that of any kernel in it.
-        reason: Reason for the kernel.
+        reason: Why this kernel was chosen, as text.
         macs: Number of multiply-accumulates.
         instructions: Retired instructions of an inference.
         cycles_estimate: Estimated cycles, with stall cycles.
         stalls: Stall cycles by memory.
-        microjoules_estimate: Estimated energy.
+        microjoules_estimate: Estimated energy in microjoules.
         flash: Bytes of its constants.
         ram: Largest number of bytes of the arena in use while it runs; bytes that buffers share count once.
     """
@@ -201,8 +201,8 @@ class BudgetFigures:
         max_flash: Limit of flash; None: no limit.
         ram: Bytes of arena, state and copies of weights.
         flash_estimate: Bytes of weights, and estimated code.
-        step: What was done to make the program fit.
-        slowdown_estimate: Share of estimated instructions by which this made it slower.
+        step: What was done to make the program fit, as text.
+        slowdown_estimate: Additional instructions because of that, as a share of the estimated instructions without it.
     """
 
     max_ram: int | None
@@ -221,13 +221,13 @@ class BudgetFigures:
 
 @dataclass(frozen=True)
 class DeadlineFigures:
-    """The user's deadline for a call.
+    """The user's deadline for a call, and how the program was made to meet it.
 
     Attributes:
         max_cycles: Largest number of cycles of a call.
         cycles_estimate: Estimated cycles of the program.
         asked_cycles_estimate: Estimated cycles of the program for the user's goal without the deadline.
-        step: What was done to make the program fast enough.
+        step: What was done to make the program fast enough, as text.
     """
 
     max_cycles: int
@@ -242,12 +242,12 @@ class DeadlineFigures:
 
 @dataclass(frozen=True)
 class TuningFigures:
-    """The result of autotuning by measured kernels.
+    """The result of choosing kernels by measured cycles (`--tune`).
 
     Attributes:
-        candidates: Number of measured variants of layers.
-        cycles_estimate: Estimated cycles of the tuned program.
-        fits_cycles_estimate: Estimated cycles of the program that the fitted cost model chooses.
+        candidates: Number of layer and kernel combinations that were measured.
+        cycles_estimate: Estimated cycles of a call of the tuned program.
+        fits_cycles_estimate: Estimated cycles of a call of the program that the cost model chooses without measuring.
         layers: Names of the layers whose kernels differ between both programs.
     """
 
@@ -287,9 +287,9 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class RowFigures:
-    """The layers that line-buffer fusion computes row by row: their number, and that of their groups.
+    """The number of layers that are computed row by row in groups (line-buffer fusion), and the number of groups.
 
-    `slowdown_estimate` is the share of estimated instructions by which this makes the program slower.
+    `slowdown_estimate` is the number of additional instructions, as a share of the estimated instructions without it.
     """
 
     layers: int
@@ -303,13 +303,13 @@ class RowFigures:
 
 @dataclass(frozen=True)
 class InputFigures:
-    """The pipeline that computes the input from raw data.
+    """The pipeline that computes the model's input from raw data.
 
     Attributes:
-        pipeline: Its text.
-        state: Its bytes of RAM.
-        tables: Its bytes of tables in flash, which are part of the code's.
-        instructions: Retired instructions for the first sample.
+        pipeline: Text of the pipeline.
+        state: Bytes of RAM that the pipeline keeps between calls.
+        tables: Bytes of its tables in flash, which are part of the code's bytes.
+        instructions: Retired instructions for the first sample; None if not measured.
         verified: Number of samples for which its result was equal, bit by bit, to that of numpy.
     """
 
@@ -377,11 +377,11 @@ class LearningFigures:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The cost of the model with other options; the first of several is the model with the present options.
+    """The estimated cost of the model with other options; the first of several has the options that the user set.
 
     Attributes:
-        options: The options that differ.
-        ram: Bytes of RAM without the stack.
+        options: The options that differ from the user's, as text.
+        ram: Bytes of RAM without the stack; None, like the next two, if the model cannot be compiled.
         flash_estimate: Estimated bytes of flash.
         instructions_estimate: Estimated instructions of an inference.
         refusal: Why the model cannot be compiled with these options; "" if it can.
@@ -454,9 +454,11 @@ class SelfTestFigures:
     Attributes:
         samples: Number of samples.
         given: Number of these that the user gave.
-        flips: Number of flipped bits, as in SelfTestLayer; other bits than those by which the samples were chosen.
-        significant: Number of these that change an output for some sample.
-        found: Number of these that the self-test detects.
+        flips: Number of bits of constants that were flipped, one at a time, to measure the coverage. They are other
+            bits
+            than those by which the samples were chosen.
+        significant: Number of these flips that change an output for some sample.
+        found: Number of these flips that the self-test detects.
         layers: The coverage of each layer.
     """
 
@@ -510,7 +512,7 @@ class Report:
     """All figures of a report; None where unknown. Each is measured unless its name ends in `_estimate`."""
 
     basis: Basis
-    """The versions and digests on which the figures rest."""
+    """The versions and digests of everything that the figures depend on."""
     model: ModelFigures
     board: str
     cpu: str
@@ -519,7 +521,7 @@ class Report:
     instructions: int | None
     instructions_per_mac: float | None
     instructions_estimate: int | None
-    """Estimated instructions of the layers with a choice of kernels, by the cost model."""
+    """Instructions of a call by the cost model; layers for which there is only one kernel are left out."""
     cycles_estimate: int | None
     cycles_note: str
     """The timing model by which cycles are estimated, or why there is no estimate."""
@@ -527,7 +529,7 @@ class Report:
     """The stall cycles by memory; None if cycles are unknown."""
     milliseconds_estimate: float | None
     microjoules_estimate: float | None
-    """Estimated energy, if the board file has the chip's current."""
+    """Estimated energy of a call in microjoules; None unless the board file has the chip's current."""
     clock_hz: int
     flash: Flash
     ram: Ram
@@ -546,29 +548,35 @@ class Report:
     notes: tuple[str, ...] = ()
     """Assumptions and remarks, one sentence each (may hold untrusted text)."""
     steps: StepFigures | None = None
-    """The steps of a run, if there is a limit of their time."""
+    """The steps that a run is divided into, if there is a limit of their cycles; else None."""
     input_pipeline: InputFigures | None = None
-    """The pipeline of an input that is computed from raw data: measured once the model ran."""
+    """Figures of the pipeline that computes the input from raw data; None without a pipeline."""
     learning: LearningFigures | None = None
     """The results of on-device training, if the model was trained."""
     buffers: list[ArenaBuffer] | None = None
     """The buffers in the arena, in the order of their first use; None in reports of earlier versions."""
     samples: SampleResults | None = None
-    """Samples of special interest, for a model that ran."""
+    """The results of wrong, uncertain or inaccurate samples; None unless the model ran on samples."""
     command: str | None = None
-    """The command that reproduces the report."""
+    """The shell command that reproduces the report; None if the report is not from the command line."""
     varies: tuple[str, ...] = ()
-    """Layers whose number of instructions depends on data, and why; empty if it is the same for any input."""
+    """A sentence for each layer whose number of instructions depends on data; empty if it is the same for any input."""
     instruction_range: InstructionRange | None = None
-    """The range of instructions, once the model ran, if it is the same for any input or extreme inputs ran."""
+    """The range of a run's instructions.
+
+    It is known once the model ran, if the number does not depend on the input or extreme inputs were run; else None.
+    """
     stack_bound: StackFigures | None = None
     """An upper bound of the stack, once the model was built for the board."""
     alternatives: tuple[Alternative, ...] = ()
-    """The cost with other options, if the user asked for it."""
+    """Estimated cost of the model with other options; empty unless the user asked for it."""
     two_cores: TwoCores | None = None
     """The schedule of a model for two cores, once it ran."""
     first_part: int | None = None
-    """Number of layers that the first core computes in a pipeline over frames, with the hand-over."""
+    """Number of layers that the first core computes if two cores work on two frames at once; None otherwise.
+
+    The transfer of data to the other core is one of these layers.
+    """
     self_test: SelfTestFigures | None = None
     """The fault coverage of the self-test, if its samples were chosen to detect faults."""
     plausible: tuple[PlausibleRange, ...] = ()
@@ -584,7 +592,7 @@ class Report:
 
     @property
     def library_calls(self) -> str:
-        """Return a text on the layers that call libraries: "9 of 16 layers call CMSIS-NN 7.x"; "" if none does."""
+        """Return a text on the layers that call libraries, such as "9 of 16 layers call CMSIS-NN 7.x"; "" for none."""
         counts = Counter(layer.family for layer in self.layers if layer.family != OWN)
         total = len(self.layers)
         return "; ".join(
@@ -625,27 +633,27 @@ class Measurement(Protocol):
 
     @property
     def instructions(self) -> int | None:
-        """Return the retired instructions of one call."""
+        """Return the retired instructions of one call; None if not measured, as for all figures of this class."""
 
     @property
     def layer_instructions(self) -> tuple[int, ...] | None:
-        """Return the retired instructions of each layer."""
+        """Return the retired instructions of each layer; None if not measured."""
 
     @property
     def stack(self) -> int | None:
-        """Return the peak stack of a call in bytes."""
+        """Return the peak stack of a call in bytes; None if not measured."""
 
     @property
     def sizes(self) -> Any:
-        """Return the bytes that the model adds to a firmware (mcugen.simulation.FirmwareSizes), or None."""
+        """Return the bytes that the model adds to a firmware (mcugen.simulation.FirmwareSizes), or None if unknown."""
 
     @property
     def cycles(self) -> Any:
-        """Return the estimated cycles (mcugen.simulation.cycles.Cycles), or None."""
+        """Return the estimated cycles (mcugen.simulation.cycles.Cycles); None if they were not estimated."""
 
     @property
     def stack_bound(self) -> Any:
-        """Return the upper bound of the stack (mcugen.simulation.stack.StackBound), or None."""
+        """Return the upper bound of the stack (mcugen.simulation.stack.StackBound); None if not computed."""
 
 
 def stalled_share(cycles: int | None, stalls: Sequence[Stall] | None) -> float | None:
@@ -693,9 +701,9 @@ def describe(
         graph: The graph after all passes.
         board: The board.
         sha256: The digest of the model.
-        kernels: How the kernels were chosen, in words.
+        kernels: How the kernels were chosen, as text.
         memories: The use of each memory.
-        notes: Remarks for the user.
+        notes: Notes for the user, one sentence each.
     """
     program = fit.program
     estimate = program.instructions_estimate
@@ -760,9 +768,9 @@ def add_measurements(
     Args:
         report: The report of the compiler.
         run: The simulation.
-        accuracy: The accuracy of the outputs, if it is known.
+        accuracy: The accuracy of the outputs; None if unknown.
         board: The board.
-        helped: The simulation on the board's second core if that is another kind.
+        helped: The simulation of the second core, if that has another CPU than the first; else None.
     """
     sizes, energy, memories = run.sizes, board.energy, report.memories
     flash, ram = report.flash, report.ram

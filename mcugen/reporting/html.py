@@ -28,7 +28,7 @@ ALTERNATIVE_HEADS = ("option", "RAM", "flash", "instructions")
 """Column titles of the table of alternatives."""
 
 TESTED_HEADS = ("layer", "flips", "change a result", "found")
-"""Column titles of the table of the self-test's fault coverage."""
+"""Column titles of the table with the self-test's fault coverage of each layer."""
 
 OLD_REPORT_NOTE = "what an earlier version of mcugen did not write is missing here: make the report again to see it"
 """Note on the page of a report that an older version of mcugen wrote."""
@@ -70,7 +70,7 @@ def report_page(report: Report) -> str:
 
 
 def verdict(report: Report) -> list[tuple[bool, str]]:
-    """Return the main findings on memory, accuracy and time: pairs of whether the finding is good, and its text."""
+    """Return the main findings on memory, accuracy and time, each as a pair: whether limits are met, and the text."""
     statements: list[tuple[bool, str]] = []
     budget, deadline, accuracy = report.budget, report.deadline, report.accuracy
     limits = (
@@ -183,7 +183,7 @@ def _sample(result: SampleResult, names: Sequence[str] | None) -> tuple[str, str
 
 
 def picture(view: SampleView) -> Markup | str:
-    """Return a sample's picture as a PNG data address; a signal is drawn as a curve; "" for inconsistent data."""
+    """Return a sample's picture as a PNG data URL; "" if its data are inconsistent. A signal is drawn as a curve."""
     with optional_package("report", "the picture of a sample"):
         from PIL import Image
 

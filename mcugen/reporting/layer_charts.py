@@ -15,7 +15,7 @@ from mcugen.reporting.memory import BUFFER_KINDS
 from mcugen.reporting.two_cores import TwoCores
 
 MEASURES = ("cycles", "instructions", "MACs", "weights, bytes", "RAM, bytes", "microjoules")
-"""Quantities that the bar chart of layers can show; initially the first known one."""
+"""Quantities that the bar chart of layers can show, in order of preference: the first known one is shown at first."""
 ORDERS = ("of the network", "the largest first")
 """Orders of the bars in the chart of layers, from which the reader chooses."""
 KIND_COLORS = {"input": "#3b82c4", "output": "#d97706", "activation": "#2f9e6e", "scratch": "#a855c7"}
@@ -30,7 +30,7 @@ MAX_CHART_NAME_CHARACTERS = 60
 
 
 def charts_of(report: Report) -> dict[str, Chart]:
-    """Return the charts of a report by the key of their place in the page; figures that are unknown have no chart."""
+    """Return the charts of a report by the name of their place in the template, without charts of unknown figures."""
     charts = {"layers": _layers(report), "flash": _flash(report)} if report.layers else {}
     if report.buffers:
         charts["memory"] = _memory(report)

@@ -25,7 +25,12 @@ from mcugen.reporting.text import dropped_text
 
 
 def print_boards(console: Console, as_json: bool, like: str = "") -> None:
-    """Print a table of the boards that match a text.
+    """Print a table, or JSON, of the boards that match a text.
+
+    Args:
+        console: Where to print.
+        as_json: Whether to print JSON.
+        like: A text in a board's name, part number, CPU, kits or description; "" for all boards.
 
     Raises:
         UsageError: No board matches.
@@ -128,7 +133,7 @@ def _cache(cache: Cache) -> str:
 
 
 def waits_text(board: Board, memory: Memory) -> str:
-    """Return a text on the wait states of a memory: "none", "unknown", or cycles for each access."""
+    """Return a text on the wait states of a memory: "none", "unknown", or the stall cycles of an access."""
     cycles = board.wait_cycles(memory, memory.line_bytes)
     if not cycles:
         return "unknown" if cycles is None else "none"
@@ -193,7 +198,7 @@ def node_table(graph: Graph) -> TextTable:
 
 
 ARENA_PICTURE_CHARACTERS = 20
-"""Width in characters of the arena's picture in each line of the memory map."""
+"""Width in characters of the picture of the arena in each line of the printed memory map."""
 
 _STYLES = {"input": "blue", "output": "yellow", "activation": "green", "scratch": "magenta"}
 
@@ -231,7 +236,7 @@ def memory_facts(memory: MemoryMap) -> list[Fact]:
 
 
 def layer_memory_table(memory: MemoryMap) -> TextTable:
-    """Return the table of the arena's contents during each layer."""
+    """Return a table with a row for each layer: the bytes of the arena in use, and the live buffers."""
     columns = (
         TableColumn("#"),
         TableColumn("layer", Kind.NAME),

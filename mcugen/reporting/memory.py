@@ -13,7 +13,7 @@ from mcugen.memory.peak import Moment, address, busiest, moments
 from mcugen.reporting.figures import ArenaBuffer
 
 BUFFER_KINDS = ("input", "output", "activation", "scratch")
-"""Kinds of buffers, by content."""
+"""Kinds of buffers in the arena, by what they hold."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Block:
 
 @dataclass(frozen=True)
 class LayerPeak:
-    """The use of the arena by one layer, at its peak.
+    """The use of the arena while one layer runs, at the moment of most bytes.
 
     Attributes:
         name: Name of the layer.
         op: Its operator.
         kernel: Its kernel.
-        first: Its first instruction.
-        last: Its last instruction.
+        first: Number of its first instruction in the program.
+        last: Number of its last instruction in the program.
         nbytes: Bytes in use.
         scratch: Bytes among them of the layer's scratch memory.
         blocks: The live buffers by address.
@@ -74,7 +74,7 @@ class Peak:
     """The moment with the most bytes of the arena in use.
 
     Attributes:
-        index: The instruction; −1 for the call, the number of instructions for the return.
+        index: Number of the program's instruction; −1 for the call, the number of instructions for the return.
         layer: Number of the layer; None before the first and after the last layer.
         name: Name of the layer.
         nbytes: Bytes in use.
@@ -90,15 +90,15 @@ class Peak:
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """The arena of a planned program over time.
+    """The use of the arena by a planned program over time.
 
     Attributes:
         model: Name of the model.
         board: Name of the board.
-        areas: Bytes of each area, each of which is in another memory; addresses count through all areas.
+        areas: Bytes of each part of the arena, each of which is in another memory; addresses count through all parts.
         bound: Proven lower bound of the arena's bytes.
-        peak: The peak of memory use.
-        rows: The use of each layer, in order.
+        peak: The moment with the most bytes in use.
+        rows: The use by each layer, in order.
     """
 
     model: str
@@ -116,7 +116,13 @@ class MemoryMap:
         return sum(self.areas)
 
     def layer_at(self, index: int) -> int:
-        """Return the layer number of an instruction: −1 before the first layer, the number of layers after the last."""
+        """Return the number of the layer that an instruction of the program belongs to.
+
+        It is −1 before the first layer, and the number of layers after the last one.
+
+        Args:
+            index: Number of the instruction in the program.
+        """
         return next((i for i, row in enumerate(self.rows) if index <= row.last), len(self.rows)) if index >= 0 else -1
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +183,8 @@ def memory_map(program: Program, board: str, whole: Mapping[str, str] | None = N
     Args:
         program: The program.
         board: The name of the board.
-        whole: Reasons why layers cannot be computed row by row, by the name of the instruction.
+        whole: Reasons why layers cannot be computed row by row, by the name of the layer's instruction; None if
+            unknown.
     """
     scratch, names = _scratch(program), buffer_names(program)
     block_of = {

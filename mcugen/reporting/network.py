@@ -23,7 +23,7 @@ ROW_PIXELS, LANE_PIXELS, MAX_LANES = 44, 14, 12
 
 @dataclass(frozen=True)
 class Box:
-    """A node of the drawing.
+    """A node in the drawing of a network.
 
     Attributes:
         op: Its operator.
@@ -31,7 +31,7 @@ class Box:
         reads: Names of the tensors that it reads.
         makes: Names of its results.
         type: Type of its result, as text.
-        kernel: Its kernel, if compiled.
+        kernel: Name of its kernel; "" for a node of the ONNX model.
         origin: Names of the ONNX nodes that it comes from.
     """
 
@@ -46,7 +46,7 @@ class Box:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A row of a drawing: a node, and the lane of its dot."""
+    """A row of a drawing: a node, and the number of the lane of its dot."""
 
     box: Box
     lane: int
@@ -54,7 +54,10 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing of a network: its rows from top to bottom, its lines as SVG paths, and its number of lanes."""
+    """A drawing of a network: its rows (one for each node), its lines as SVG paths, and its number of lanes.
+
+    A lane is a column in which the line of a tensor runs from the node that computes it to its readers.
+    """
 
     title: str
     rows: list[NodeRow]
@@ -78,7 +81,10 @@ class Drawing:
 
 
 def network_page(model: onnx.ModelProto, graph: Graph, program: Program, board: str) -> str:
-    """Return an HTML page with both drawings; a selected node highlights its counterparts in the other drawing."""
+    """Return an HTML page with two drawings: the ONNX model, and the compiled model.
+
+    A selected node highlights its counterparts in the other drawing.
+    """
     drawings = [drawn("ONNX", onnx_boxes(model)), drawn(f"compiled for {board}", compiled_boxes(graph, program))]
     return standalone("network.html.j2", {"own": "network.js"}, title=program.name, drawings=drawings, row=ROW_PIXELS)
 

@@ -65,6 +65,11 @@ def layer_table(layers: Sequence[ReportedLayer]) -> FigureTable:
 
 
 def precision_table(heading: str, layers: Sequence[Mapping[str, str]]) -> FigureTable:
-    """Return the precision of each layer of a quantized model, and why it has another than most."""
+    """Return the precision of each layer of a quantized model, and the reason if it is not the model's main precision.
+
+    Args:
+        heading: The title of the table.
+        layers: Name, operator, precision and perhaps reason of each layer (quantization.summary.layer_precisions).
+    """
     keys = ("name", "op", "precision", "reason")
     return FigureTable(heading, keys, [[layer[key] for key in keys] for layer in layers])

@@ -30,7 +30,7 @@ IMPORTED_ELSEWHERE = {
     "OptionalGetElement": "a tensor that is there, within a model",
     "OptionalHasElement": "known at compile time",
 }
-"""Operators that the importer resolves without a class of their own, each with a remark for the table."""
+"""Remark for the operator table, by the ONNX operators that the importer handles without a class of their own."""
 
 
 def operator_table(registry: Registry = BUILT_IN) -> str:

@@ -30,9 +30,9 @@ def standalone(template: str, scripts: Mapping[str, str], **context: Any) -> str
 
     Args:
         template: Name of a template in `templates/report`.
-        scripts: For each place of a script in the template, the name of a .js file in that folder, or the script
+        scripts: By the name of the template's place for a script: the name of a .js file in that folder, or the script
             itself.
-        **context: Context of the template.
+        **context: Variables of the template.
     """
     texts = {name: Markup(source(text) if text.endswith(".js") else text) for name, text in scripts.items()}
     policy = " ".join(f"'sha256-{_digest(text)}'" for text in texts.values())

@@ -17,9 +17,9 @@ EXPLANATION = (
     "unknown. stalls: the part of it that the core waits for weights in slow memory. RAM and flash: bytes, RAM without "
     "the stack, code by estimate unless it was compiled. * marks the chosen program."
 )
-"""Explanation of the columns, printed below the tables."""
+"""Explanation of the columns, printed below the tables of a program search."""
 NO_SEARCH = "no search: the program must work for all sizes, so that there is one candidate"
-"""Text in place of the table if only one program was possible."""
+"""Text that is printed in place of the table of candidates if only one program was possible."""
 
 
 def print_search(trace: SearchTrace, console: Console) -> None:
@@ -31,7 +31,10 @@ def print_search(trace: SearchTrace, console: Console) -> None:
 
 
 def search_table(entries: Sequence[TraceEntry]) -> TextTable:
-    """Return the table of one search; the text of a candidate is stacked, so that it is readable in 80 columns."""
+    """Return the table of one search, with a row for each candidate.
+
+    The texts on a candidate are below each other in one cell, so that the table fits into 80 columns.
+    """
     ranks = {"stalls": 2, "flash": 1}
     columns = [TableColumn(head, rank=ranks.get(head, 0)) for head in ("#", "time", "stalls", "RAM", "flash")]
     columns.append(TableColumn("candidate (transformation), decisions, verdict", Kind.TEXT))

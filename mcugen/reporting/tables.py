@@ -21,10 +21,10 @@ from mcugen.core.errors import printable
 from mcugen.hir.layer_names import shorten_name
 
 MIN_NAME_CHARACTERS = 16
-"""Smallest width in characters of a column of names for which no other column is left out."""
+"""Smallest width in characters to which a column of names shrinks before other columns are left out."""
 
 MIN_TEXT_CHARACTERS = 20
-"""Smallest width in characters of a column of wrapped text for which no other column is left out."""
+"""Smallest width in characters to which a column of wrapped text shrinks before other columns are left out."""
 
 _COLUMN_GAP = 2
 """Characters between two columns: the padding of a cell, and the space that takes the place of a line."""
@@ -37,14 +37,14 @@ Cell = str | Text
 
 
 Fact = tuple[str, str, str]
-"""Label, value and note of a figure."""
+"""Three texts on a figure: its label, its value and a note."""
 
 
 class Kind(Enum):
-    """What the cells of a column hold, which decides what happens if a table is too wide."""
+    """Kind of contents of a column, which decides whether cells may be shortened or wrapped if a table is too wide."""
 
     NUMBER = "number"
-    """Figures, at the right; never shortened or wrapped."""
+    """Figures, aligned to the right; never shortened or wrapped."""
     WORD = "word"
     """Short words, such as the name of a kernel; never shortened or wrapped."""
     NAME = "name"
@@ -60,7 +60,7 @@ class TableColumn:
     Attributes:
         head: Its heading.
         kind: What its cells hold.
-        rank: 0 for a column that is always shown; of the others, those of the highest rank are left out first.
+        rank: Order in which columns are left out of a table that is too wide, the highest rank first; 0: never.
     """
 
     head: str
@@ -87,12 +87,12 @@ class TextTable:
     sections: frozenset[int] = field(default=frozenset())
 
     def natural_width(self, index: int) -> int:
-        """Return the width in characters that a column would like to have."""
+        """Return the width in characters with which no cell of column `index` is shortened or wrapped."""
         cells = (self.columns[index].head, *(row[index] for row in self.rows))
         return max(line.cell_len for cell in cells for line in _text(cell).split("\n", allow_blank=True))
 
     def least_width(self, index: int) -> int:
-        """Return the width in characters below which a column would be unreadable."""
+        """Return the width in characters below which column `index` would be unreadable."""
         natural, kind = self.natural_width(index), self.columns[index].kind
         if kind is Kind.NAME:
             return min(natural, max(MIN_NAME_CHARACTERS, len(self.columns[index].head)))
@@ -102,7 +102,7 @@ class TextTable:
 
 
 WIDE_HINT = "--wide and --json have all"
-"""What commands with these options say of columns that were left out."""
+"""Text below a table that says how to see the columns that were left out, for commands with --wide and --json."""
 
 
 def print_table(table: TextTable, console: Console, wide: bool = False, hint: str = WIDE_HINT) -> None:

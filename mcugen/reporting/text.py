@@ -18,7 +18,7 @@ from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_facts, p
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
 NUM_SHOWN_ERROR_LAYERS = 10
-"""Number of layers whose errors a report shows by default."""
+"""Number of layers whose quantization errors a report shows by default, the worst ones."""
 
 
 def print_report(report: Report, console: Console, all_layers: bool = False, wide: bool = False) -> None:
@@ -58,7 +58,7 @@ def print_comparison(comparison: LayerComparison, console: Console, all_layers: 
 
 
 def findings(comparison: LayerComparison) -> list[str]:
-    """Return sentences on the layers at which the error arises."""
+    """Return sentences that name the layers at which the quantization error begins and grows most."""
     threshold = f"{comparison.threshold_db:g} dB"
     first = f"first layer with an SQNR below {threshold}: {comparison.first_diverging}"
     lines = [first if comparison.first_diverging is not None else f"no layer has an SQNR below {threshold}"]
@@ -288,7 +288,12 @@ def dropped_text(model: ModelFigures) -> str:
 
 
 def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
-    """Return the rows (label, value, note) of the figures of accuracy; `ran` says where the generated code ran."""
+    """Return the rows (label, value, note) of the figures of accuracy.
+
+    Args:
+        accuracy: The figures.
+        ran: Where the generated code ran, as text.
+    """
     samples = f"{accuracy.samples} sample{'s' * (accuracy.samples != 1)}"
     metric = described(accuracy.metric)
     rows = []
@@ -331,7 +336,12 @@ ERROR_COLUMNS: tuple[tuple[TableColumn, Callable[[LayerError], str]], ...] = (
 
 
 def error_table(comparison: LayerComparison, all_layers: bool) -> TextTable:
-    """Return the table of the errors of all layers in order, or of the worst layers."""
+    """Return the table of the quantization errors of layers.
+
+    Args:
+        comparison: The errors.
+        all_layers: Whether to include all layers, in order, instead of the worst ones.
+    """
     layers = comparison.layers if all_layers else comparison.worst_first[:NUM_SHOWN_ERROR_LAYERS]
     samples = f"{comparison.samples} sample{'s' * (comparison.samples != 1)}"
     order = "in order" if all_layers else f"worst {len(layers)} of {len(comparison.layers)}"

@@ -14,14 +14,14 @@ COPYING_KERNELS = frozenset(
     {"bitcast", "copy", "fill", "gather", "gather_elements", "move", "one_hot", "resize_nearest", "reverse_sequence"}
     | {"slice_at", "transpose", "transpose_inplace", "trilu"}
 )
-"""Names of kernels that only copy elements, and so have no data-dependent branches that limit numbers."""
+"""Names of kernels that only copy elements, so that their number of instructions does not depend on data."""
 _BRANCHES = "numbers are limited by branches: a few instructions an output more or less"
 
 
 def variations(program: Program, board: Board) -> tuple[str, ...]:
     """Return a sentence for each layer whose number of instructions depends on data; empty if there is none.
 
-    Every loop has a bound, so that there always is a longest run.
+    All loops have bounds, so the instructions of such a layer are limited, too.
     """
     saturates = bool(_SATURATES & board.features) and not any(flag.startswith(_PLAIN) for flag in board.cflags)
     titles, reasons = titles_of(program), dict[str, str]()
@@ -53,7 +53,7 @@ def _reason(instr: Instr, *, saturates: bool) -> str:
 
 
 def max_loop_rounds(program: Program) -> tuple[int, str]:
-    """Return an upper bound of the total iterations of data-dependent loops in one run.
+    """Return an upper bound of the total number of iterations, in one run, of loops that depend on data.
 
     Returns:
         The bound and ""; or 0 and the reason why there is no bound.

@@ -12,20 +12,23 @@ MIN_CHANCE_SAMPLES = 100
 """Smallest number of samples for which a confidence interval is considered; with fewer, the measured value counts."""
 
 NOTABLE_EXCESS = 1.0
-"""Percentage points above the allowed drop from which a drop within the confidence interval gives a warning."""
+"""Smallest excess over the allowed drop, in percentage points, that gives a warning.
+
+The warning is for drops that are within the confidence interval, and so do not count as a miss of the goal.
+"""
 
 
 @dataclass(frozen=True)
 class Goal:
     """An accuracy goal: the largest drop of a metric from the float model, or its smallest value.
 
-    A drop counts only if it is beyond the confidence interval: 2 samples of 400 do not count.
+    A drop within its confidence interval does not count, such as 2 of 400 samples.
 
     Attributes:
         metric: The metric.
         float32: Its value for the float model.
         drop: Largest drop, in the unit of the metric; in percentage points for shares. None if there is a `least`.
-        least: Smallest value.
+        least: Smallest value; None if there is a `drop`.
         others: Further goals that must be met.
     """
 
@@ -87,9 +90,9 @@ class Tradeoff:
     Attributes:
         layer: Name of the layer.
         precision: Its new precision.
-        value: The metric in ONNX Runtime.
-        chance: Half-width of its confidence interval, as a share.
-        confirmed: The metric of the generated code, if it was measured.
+        value: Value of the accuracy metric in ONNX Runtime.
+        chance: Half-width of its confidence interval, as a share from 0 to 1.
+        confirmed: Value of the metric for the generated code; None if it was not measured.
         arena: Bytes of the arena; None, like the next two, if the model was not compiled because it missed the goal.
         weights: Bytes of the weights.
         instructions: Instructions of an inference.

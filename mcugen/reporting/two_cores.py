@@ -23,7 +23,7 @@ class Waited(Protocol):
 
     @property
     def cycles(self) -> int:
-        """Return the stall cycles on it."""
+        """Return the stall cycles on the memory."""
 
 
 class Timed(Protocol):
@@ -60,9 +60,9 @@ class LayerSpan:
 class TwoCores:
     """The schedule of one inference on both cores, and the causes of lost time.
 
-    Shards are measured on one core each; docs/reference/figures/two_cores.md has the instructions of a barrier; mutual
-    delays in memory are estimated (mcugen.search.contention). The speedup is less than 1 + 1 / pace by the shares of
-    time lost.
+    Shards of layers are measured on one core each. The instructions of a barrier are those of
+    docs/reference/figures/two_cores.md. Mutual delays in memory are estimated (mcugen.search.contention). Without lost
+    time, the speedup would be 1 + 1 / pace.
 
     Attributes:
         unit: Unit of all times: "cycles" (estimated), else "instructions"; "microseconds" for two kinds of cores.
@@ -70,7 +70,7 @@ class TwoCores:
         latency: Time from the start of a frame to its result; twice `total` for a pipeline over frames, else `total`.
         alone: Time of the same code on the first core.
         waiting: Share of the time for which each core waits.
-        pace: Time of the second core for its shards, relative to the first core.
+        pace: Time of the second core for its shards, divided by the time of the first core for the same shards.
         whole: Share of time lost to layers that one core computes alone.
         uneven: Share of time lost to shards that take unequal times.
         barriers: Share of time lost to synchronization.
@@ -112,7 +112,7 @@ MAX_NAMED_LAYERS = 3
 
 @dataclass(frozen=True)
 class CoreTimes:
-    """The time of a layer or barrier on the first core (`first`), and on the core that computes it (`own`)."""
+    """The time of a layer or barrier on the first core (`first`), and on the core that runs it (`own`)."""
 
     first: float
     own: float
@@ -120,7 +120,7 @@ class CoreTimes:
 
 @dataclass(frozen=True)
 class Helped:
-    """Layers as measured on a second core of another kind, and the clocks of both cores in Hz."""
+    """Measurements for a second core that has another CPU: its layers, and the clocks of both cores in Hz."""
 
     layers: Sequence[Timed]
     clocks: tuple[int, int]
@@ -132,7 +132,7 @@ class Memories:
 
     Attributes:
         banks: Number of banks of each memory by name.
-        arena: Share of time by which the cores delay each other in the arena's memory.
+        arena: Share of time, from 0 to 1, by which cores that both access the arena's memory are slower.
     """
 
     banks: Mapping[str, int]
@@ -163,12 +163,12 @@ def two_cores(
 
     Args:
         layers: The layers in order, as measured on the first core.
-        helped: The layers as measured on another kind of core, for unlike cores.
-        first_part: The number of layers that the first core computes, for a pipeline over frames.
+        helped: Measurements for the second core if that has another CPU; None for equal cores.
+        first_part: The number of layers that the first core computes, for a pipeline over frames; else None.
         memories: The memories that both cores use.
 
     Returns:
-        None if no layer is a portion, or if the times are not known.
+        The schedule; None if no layer is divided, or if the times are not known.
     """
     timing = _costs(layers, helped)
     if timing is None or all(layer.core is None for layer in layers):
@@ -266,7 +266,7 @@ def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[Co
 
 
 CYCLES = "cycles"
-"""Unit of times that are estimated cycles."""
+"""Name of the unit "estimated cycles" of times."""
 
 
 def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:

@@ -28,10 +28,10 @@ BASE_CODE_BYTES = 512
 """Estimated bytes of code that every program needs besides its kernels, with common parts of the C library."""
 
 MAX_BASE_CODE_BYTES = 1024
-"""Upper estimate of BASE_CODE_BYTES, for use where the code must not exceed what is reported."""
+"""Upper estimate of BASE_CODE_BYTES, used if the real code must not exceed the estimate."""
 
 CALL_CODE_BYTES = 24
-"""Bytes of code per call of a function that has several callers, without its parameters, which take four bytes each."""
+"""Bytes of code per call of a function that has several callers, without the call's parameters of four bytes each."""
 
 STACK_RESERVE_BYTES = 512
 """Bytes of RAM kept free for the stack: nearly all models need less. The exact depth is known only from a run."""
@@ -39,13 +39,14 @@ STACK_RESERVE_BYTES = 512
 
 @dataclass(frozen=True)
 class Fit:
-    """The result of a program search: the chosen program, and the one for the requested goal without a budget.
+    """The result of a program search: the chosen program, and the program for the requested goal without a budget.
 
     Attributes:
         budget: The limits that the chosen program keeps to.
         chosen: The chosen program with its cost.
         requested: The program that the goal alone would give.
-        layer_by_layer: Estimated instructions per call without line buffering; None if no layers run row by row.
+        layer_by_layer: Estimated instructions per call if all layers are computed one by one; None if the chosen
+            program has no line-buffered groups.
     """
 
     budget: Budget
@@ -59,9 +60,13 @@ class Fit:
         return self.chosen.program
 
     def placed(self, board: Board, options: CompileOptions) -> Fit:
-        """Return the result with the RAM and flash that the program takes once it lies in the board's memories.
+        """Return the result with the RAM and flash that the program takes once it is placed in the board's memories.
 
         An arena that is split over several memories may take more bytes than one in a single memory.
+
+        Args:
+            board: The board with its memories.
+            options: Options with the choice of memories.
 
         Raises:
             DoesNotFitError: If the placed program exceeds the budget or the board.
@@ -73,18 +78,24 @@ class Fit:
 
     @property
     def line_buffering_slowdown(self) -> float | None:
-        """Return the estimated slowdown by line buffering, 0.1 for 10 % more instructions; None without such groups."""
+        """Return the estimated slowdown by line buffering, 0.1 for 10 % more instructions.
+
+        Return None if the program has no line-buffered groups: layers that are computed together row by row.
+        """
         return self.chosen.instructions / self.layer_by_layer - 1 if self.layer_by_layer else None
 
     @property
     def slowdown(self) -> float | None:
-        """Return by which share the budget adds instructions, 0.1 for 10 %; None where no estimate is known."""
+        """Return the share of instructions that the budget adds to the requested program, 0.1 for 10 %.
+
+        Return None if there is no estimate of the instructions.
+        """
         return self.chosen.instructions / self.requested.instructions - 1 if self.requested.instructions else None
 
     def notes(self, board: Board, goal: str) -> list[str]:
-        """Return a note on what was changed to make the program fit the board, and at which cost; [] if nothing was.
+        """Return notes for the user on what was changed to make the program fit the board, and what the change costs.
 
-        `goal` is the requested optimization goal, which the note names.
+        The list is empty if nothing was changed. `goal` is the requested optimization goal, which the note names.
         """
         requested_use, final_use = self.requested.use, self.chosen.use
         if not requested_use.lacks or self.chosen.name == self.requested.name:  # It fits with its measured code.
@@ -117,7 +128,7 @@ def call_code_bytes(calls: Sequence[Instr]) -> int:
 
 
 def most_code(program: Program, board: Board) -> int:
-    """Return an upper estimate of the bytes of code, as if each function had several callers and were not inlined."""
+    """Return an upper estimate of the bytes of code, as if no function were inlined into its caller."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     code = costs.code_of({calls[0].function_key: calls[0].kernel for calls in functions})
     called = sum(code.values()) + sum(call_code_bytes(calls) for calls in functions)
@@ -125,7 +136,7 @@ def most_code(program: Program, board: Board) -> int:
 
 
 def code_of(program: Program, board: Board) -> int:
-    """Return the likely bytes of a program's code, as if the compiler inlines each function with one caller."""
+    """Return the likely bytes of a program's code, as if the compiler inlines each function with only one caller."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     several = [calls for calls in functions if len(calls) > 1]
     code = BASE_CODE_BYTES + sum(costs.code_once(calls[0].kernel) for calls in functions if len(calls) == 1)
@@ -147,7 +158,7 @@ def use_of(program: Program, board: Board, options: CompileOptions, code: int | 
         program: A program with a memory plan.
         board: The board that it must fit.
         options: Options with the placement of arena and weights.
-        code: Bytes of its code; None stands for an upper estimate, so that a program chosen by it surely fits.
+        code: Bytes of its code; None for an upper estimate, so that a program that fits by the estimate really fits.
     """
     code = most_code(program, board) if code is None else code
     copies = copied_bytes(program, board, options.place)
@@ -159,7 +170,9 @@ def use_of(program: Program, board: Board, options: CompileOptions, code: int | 
 
 
 def optimistic_use(program: Program, board: Board, options: CompileOptions) -> Use:
-    """Return the RAM and flash that a program uses if its code is only optimistic_code_ratio times the estimate.
+    """Return the RAM and flash that a program uses if its code is smaller than estimated, by a likely ratio.
+
+    The ratio is Tolerances.optimistic_code_ratio.
 
     Args:
         program: A program with a memory plan.
@@ -201,16 +214,17 @@ def cheapest(
 ) -> ProgramCandidate:
     """Return the fastest candidate that fits the budget; of equally fast ones, the first.
 
-    With `built`, candidates that exceed the budget by estimate are compiled to learn the size of their code, the
-    fastest first. That happens if no candidate fits by estimate, or if the best that fits is more than
-    min_slowdown_to_build times slower. A fitting candidate with compressed weights is accepted at once.
+    With `built`, the faster candidates that exceed the budget by estimate are compiled, the fastest first, to learn the
+    real size of their code; the first that fits is returned. That happens only if no candidate fits by estimate, or if
+    the best one that does is more than Tolerances.min_slowdown_to_build times as slow. No candidate is compiled if that
+    best one has compressed weights.
 
     Args:
         candidates: The candidates.
         budget: The limits that they must keep to.
         board: The board, for the text of the error.
         metrics: Returns the metrics whose time is minimized.
-        built: Returns a candidate with its measured code size.
+        built: Returns a candidate with its measured code size; None to use estimates only.
 
     Raises:
         DoesNotFitError: If no candidate fits.

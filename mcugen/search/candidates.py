@@ -36,7 +36,7 @@ REQUESTED_CANDIDATE_NAME = "as asked"
 
 
 BALANCED = ProgramForGoal("a balance of time and memory", ("ram", "flash"), GOALS[0])
-"""The transformation that builds the program for `balanced`; it is among TRANSFORMATIONS too."""
+"""The transformation that builds the program for the goal `balanced`; TRANSFORMATIONS contains it too."""
 
 TRANSFORMATIONS: tuple[Transformation, ...] = (
     KernelsWithinBudget(BUDGET_KERNELS, ("ram", "flash")),
@@ -48,10 +48,10 @@ TRANSFORMATIONS: tuple[Transformation, ...] = (
     ProgramForGoal("all for the least RAM", ("ram",), "ram"),
     ProgramForGoal("all for the least flash", ("flash",), "flash"),
 )
-"""The transformations in the order in which they are tried where the requested program is too large."""
+"""The transformations in the order in which they are tried if the requested program is too large."""
 
 CANDIDATE_TRANSFORMATIONS: tuple[CandidateTransformation, ...] = (CoreAssignment(),)
-"""The transformations that every candidate goes through before it is compared with others, in their order."""
+"""The transformations that are applied, in this order, to every candidate before it is compared with others."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ class Selection:
     chosen: ProgramCandidate
     """The best program so far."""
     candidates: tuple[ProgramCandidate, ...]
-    """All candidates that later refinements may choose again."""
+    """All programs that later refinements may choose again."""
     reason: str = ""
-    """Why the best program was chosen, as a phrase for the trace, if the last refinement has a reason of its own."""
+    """Why the best program was chosen, as a phrase for the trace; "" if the last refinement gives no reason of its
+    own."""
 
     def choosing(self, chosen: ProgramCandidate, *more: ProgramCandidate) -> Selection:
         """Return the selection with `chosen` as the best program, and with `more` added to the candidates."""
@@ -114,12 +115,12 @@ class CandidateBuilder:
         return self.problem.candidate(name, built, self.options.optimize)
 
     def completed(self, candidate: ProgramCandidate, kind: str, limits: CompileOptions) -> ProgramCandidate:
-        """Apply the CANDIDATE_TRANSFORMATIONS to a candidate, and record it in the trace.
+        """Apply the CANDIDATE_TRANSFORMATIONS to a candidate, record the result in the trace, and return it.
 
         Args:
             candidate: The candidate.
-            kind: The kind of decision that made it, as the trace names it.
-            limits: Options with the limits of RAM and flash that it was built for.
+            kind: The kind of decision that led to the candidate, as the trace names it.
+            limits: Options with the limits of RAM and flash that the candidate was built for.
         """
         problem = self.problem
         candidate = problem.candidate(candidate.name, candidate.built, candidate.goal)
@@ -141,10 +142,10 @@ class CandidateBuilder:
         return self.completed(best, transformation.kind, limits)
 
     def alternatives(self, baseline: ProgramCandidate, budget: Budget) -> tuple[ProgramCandidate, ...]:
-        """Return the candidates of all transformations that may help to keep to a budget, in the order of the registry.
+        """Return the candidates of all transformations that may help to keep to a budget.
 
-        If even the candidate for the least RAM or flash needs far more than the board has, only the candidates for the
-        least RAM and flash are built.
+        They are in the order of TRANSFORMATIONS. If even the candidate for the least RAM or flash needs far more than
+        the board has, only the candidates for the least RAM and flash are built.
 
         Args:
             baseline: The requested program, which exceeds the budget.
@@ -177,7 +178,10 @@ class CandidateBuilder:
         return (self.transformed(BALANCED, self.options),)
 
     def staged(self, candidate: ProgramCandidate) -> ProgramCandidate:
-        """Return a candidate that copies chosen weights to the arena before their layers, as far as there is room."""
+        """Return a candidate that copies chosen weights to the arena before the layers that read them run.
+
+        Copies are added as far as the arena has room; without room, the candidate is unchanged.
+        """
         built = staged(candidate, self.board, self.options)
         if built is candidate.built:
             return candidate
@@ -185,13 +189,14 @@ class CandidateBuilder:
         return self.problem.updated(replace(candidate, built=built, metrics=metrics))
 
     def placed(self, candidate: ProgramCandidate) -> Metrics:
-        """Return the metrics of a candidate with the stall cycles of the memories where weights and arena would lie."""
+        """Return the metrics of a candidate, with the stall cycles of the memories that its data are placed in."""
         return self.costs.evaluate(candidate.built, AccuracyLevel.PLACED)
 
     def with_built_code(self, candidate: ProgramCandidate) -> ProgramCandidate:
-        """Return the candidate with its code size measured, if the program may fit with its real code.
+        """Return the candidate with its code size measured by compiling it, if that may show that the program fits.
 
-        The candidate keeps the likely size of its code where not even the share min_code_ratio of that size would fit.
+        If the program would exceed its limits even with the share Tolerances.min_code_ratio of its estimated code, the
+        candidate is returned with the likely size of its code instead.
         """
         likely = code_of(candidate.program, self.board)
         min_code = round(self.objective.tolerances.min_code_ratio * likely)

@@ -25,24 +25,28 @@ from mcugen.search.objective import TOLERANCES
 CHANNELS_AT_ONCE = 16
 """Output channels that kernels compute at once.
 
-A portion has a multiple of this number of channels, or of a quarter of it where no such portion is small enough.
+The channels of a tile are a multiple of this number, or of a quarter of it if no such tile is small enough.
 """
 
 MAX_PORTIONS = 64
-"""Largest number of portions (groups of output channels) of a layer, as each one is a kernel call."""
+"""Largest number of tiles (groups of output channels) that a layer is divided into; each tile is one kernel call."""
 
 
 def tile_output_channels(graph: Graph, program: Program, board: Board, options: CompileOptions) -> Graph | None:
-    """Return the graph with output-channel tiling of layers whose weights miss the cache again and again, or None.
+    """Return a graph in which layers are tiled by output channels, so that the weights of each tile stay in the cache.
 
-    Layers whose weights start-up copies to RAM are not tiled. None means that the board has no such cache, that the
-    options exclude tiling, or that tiling saves too few stall cycles.
+    Only layers that would read weights from slow memory several times are tiled, not those whose weights start-up code
+    copies to RAM.
 
     Args:
         graph: The optimized graph.
         program: Its planned program.
         board: The board, with the cache of the weights' memory.
         options: Options with the placement and copies.
+
+    Returns:
+        The tiled graph. None if the weights' memory has no data cache, if the options exclude tiling, or if tiling
+        saves too few stall cycles.
     """
     cache = board.cache(memory_of_weights(board, options.place), "data")
     if cache is None or options.cores > 1 or options.weights_reader or graph.lesson is not None:
@@ -76,14 +80,14 @@ def _saved(program: Program, board: Board, options: CompileOptions) -> Mapping[s
 
 
 def channels_per_portion(node: Node, holds: Callable[[int], bool]) -> int:
-    """Return the number of output channels per portion with the fewest portions whose weights satisfy a condition.
+    """Return the number of output channels per tile for the fewest tiles whose weights satisfy a condition.
 
     Args:
         node: The layer to divide by output channels.
-        holds: Whether so many bytes of weights are small enough for one portion.
+        holds: Returns whether a number of bytes of weights is small enough for one tile.
 
     Returns:
-        Channels per portion; 0 if the layer cannot be divided, or if no portion is small enough.
+        Output channels per tile; 0 if the layer cannot be divided, or if no tile is small enough.
     """
     if not isinstance(node.op, Partitionable) or not node.op.has_channels_alone(node.sig, node.inputs):
         return 0
@@ -97,9 +101,16 @@ def channels_per_portion(node: Node, holds: Callable[[int], bool]) -> int:
 
 
 def divide_by_channels(graph: Graph, chosen: Mapping[Node, int]) -> Graph | None:
-    """Return a copy of the graph in which the chosen nodes are divided by output channels, or None without any.
+    """Return a copy of the graph in which the chosen nodes are divided into tiles of output channels.
 
-    `chosen` maps each node to the number of channels per portion.
+    Each tile is a node with part of the weights; a concatenation joins their results.
+
+    Args:
+        graph: The graph to copy.
+        chosen: The nodes to divide, each with its number of output channels per tile.
+
+    Returns:
+        The copy; None if `chosen` is empty.
     """
     places = {node: place for place, node in enumerate(graph.nodes)}
     tiled = graph.copy()

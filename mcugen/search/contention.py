@@ -42,9 +42,13 @@ def contention_share(first: float, other: float, banks: int = 1) -> float:
 
 
 def of_arena(board: Board, memory: Memory) -> float:
-    """Return the share of time that each core loses to contention for the arena's memory while both compute.
+    """Return the share (0 to 1) of its time that each core waits for the arena's memory while both cores compute.
 
-    0 if the second core does not see that memory.
+    The share is 0 if the second core cannot access that memory.
+
+    Args:
+        board: The board with the accesses of its cores and the banks of its memories.
+        memory: The memory that holds the arena.
     """
     other_board = board.other_kind
     first_use = MISSES_PER_CYCLE if board.cache(memory, "data") else ACCESSES_PER_CYCLE
@@ -58,11 +62,11 @@ def of_arena(board: Board, memory: Memory) -> float:
 
 
 def contention_of_stalls(first: Mapping[str, float], other: Mapping[str, float], banks: Mapping[str, int]) -> float:
-    """Return the share of its time that each core loses to contention, summed over the memories both stall for.
+    """Return the share (0 to 1) of its time that each core loses to contention, summed over the memories both read.
 
     Args:
-        first: Share of its time that the first core stalls for a memory, by the memory's name.
-        other: Share of its time that the other core stalls for a memory, by the memory's name.
+        first: For each memory by name, the share of its time that the first core stalls for the memory.
+        other: For each memory by name, the share of its time that the other core stalls for the memory.
         banks: Number of banks of each memory, by name.
     """
     shared = sorted(first.keys() & other.keys() & banks.keys())

@@ -24,21 +24,24 @@ MAX_BUILT_PROGRAMS = 32
 """Largest number of programs that are built to find the layers that two cores can share within the RAM limit."""
 
 Offer = tuple[Node, Sequence[LayerPartition]]
-"""A layer and its partitions, the fastest first; later ones may take less memory."""
+"""A layer and its partitions over two cores, the fastest first; slower partitions may take less memory."""
 
 Build = Callable[[Graph, Mapping[Node, Kernel], int], Program]
-"""Builds a planned program with these kernels. Planning stops at an arena of so many bytes; 0 asks for the least arena.
+"""Function that builds a program with a memory plan.
+
+Its arguments are the graph, the kernel of each node, and the arena size in bytes at which planning stops because it is
+small enough; 0 asks for the smallest arena.
 """
 
 
 @dataclass(frozen=True)
 class Room:
-    """The memory that a two-core program may use beyond the program of one core.
+    """The memory that a two-core program may use in addition to that of the program for one core.
 
     Attributes:
         ram: Bytes of RAM that may be added; None means that only `times` limits them.
         flash: Bytes of flash that may be added; None means that only Tolerances.max_constants_ratio limits them.
-        times: Largest ratio of the RAM for two cores, stack included, to that for one core.
+        times: Largest ratio of the RAM for two cores, stack included, to the RAM for one core.
     """
 
     ram: int | None = None
@@ -49,7 +52,7 @@ class Room:
 def shared_program(
     graph: Graph, whole: Program, partition_search: PartitionSearch, build: Build, room: Room = Room()
 ) -> Program:
-    """Return the program in which two cores share layers, as `shared` finds it, without its estimated time.
+    """Return the program in which two cores share layers: the first result of `shared`.
 
     Args:
         graph: The optimized graph.
@@ -64,11 +67,11 @@ def shared_program(
 def shared(
     graph: Graph, whole: Program, partition_search: PartitionSearch, build: Build, room: Room = Room()
 ) -> tuple[Program, float]:
-    """Choose the layers that two cores share, and return that program with its estimated time.
+    """Choose the layers that two cores compute together, and return that program with its estimated time.
 
     The program equals `whole` except for the shared layers and for branches that run at the same time. The result is
-    `whole` itself if some of its layers run row by row, or if the second core would save less than min_two_core_saving
-    of the time. The time is in instructions of the first core.
+    `whole` itself if some of its layers run row by row, or if the second core would save less than the share
+    Tolerances.min_two_core_saving of the time. The time is in instructions of the first core.
 
     Args:
         graph: The optimized graph.
@@ -115,9 +118,9 @@ def kernels_of(graph: Graph, program: Program, features: frozenset[str]) -> dict
     Nodes without a choice of kernels are left out.
 
     Args:
-        graph: The graph of the program.
+        graph: The graph that the program was lowered from.
         program: The program.
-        features: Features of the CPU, which determine the choice.
+        features: CPU features and tuning flags that the program was lowered for.
     """
     used = {(instr.name, instr.kernel) for instr in program.instrs}
     fitting = all_fitting(graph, features)

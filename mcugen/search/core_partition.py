@@ -21,42 +21,44 @@ from mcugen.ops.fork import Forked, ShardRange, Stages, fork_layer
 from mcugen.search.objective import TOLERANCES
 
 BARRIER_INSTRUCTIONS = 60
-"""Instructions of the slower core to fork and join once, without its part of the layer and without waiting.
+"""Instructions of the slower core to start and join a layer on two cores once (fork and join).
 
-See docs/explanation/two_cores.md.
+The instructions of the layer itself and the time of waiting are not included. See docs/explanation/two_cores.md.
 """
 
 NUM_EVEN_CUTS = 8
-"""Number of places to cut a layer that are tried, those nearest to the ideal share of the first core."""
+"""Number of positions at which a layer is cut into two shards that are tried: those nearest to the ideal division of
+work."""
 
 EXTRA_BORDER_UNITS = ((0, 0), (1, 0), (1, 1))
-"""Output units (such as rows) by which the border is widened before and behind a cut; each pair is tried.
+"""Output units (such as rows) by which the border is widened before and after a cut between the cores' shards.
 
-The border is the part of the output whose input both shards read; both cores compute it first. A wider border lets
-the remaining shards overwrite their input.
+The border is the part of the output whose input both shards read; both cores compute it first. A wider border lets the
+remaining shards overwrite their input. Each pair (before, after) is tried.
 """
 
 MAX_STAGES = 4
-"""Largest number of stages in which the output overwrites the input; each stage computes half of the remaining units.
-"""
+"""Largest number of stages for a layer whose output overwrites its input; each stage computes half of the remaining
+units."""
 
 EQUAL_STAGES = (3, 4, 6, 8, 12, 16)
-"""Numbers of equally long stages that are tried.
+"""Numbers of equally long stages that are tried for a layer whose output overwrites its input.
 
-In each stage both cores compute one part, so that the output overwrites input that is no longer read, as on one core.
+In each stage both cores compute one part, so that the output only overwrites input that neither core reads any more.
 """
 
 UNITS_AT_ONCE = (6, 4)
 """Numbers of output units (such as rows) that kernels compute at once.
 
-Portions consist of whole groups of that many units; a last stage computes the remaining units.
+Shards consist of whole groups of that many units; a last stage computes the remaining units.
 """
 
 MAX_KERNELS_TRIED = 7
-"""Largest number of kernels that are tried for the shards: others than the whole layer's may need less memory."""
+"""Largest number of kernels that are tried for a layer's shards: kernels other than that of the whole layer may need
+less memory."""
 
 NUM_UNEVEN_CUTS = 3
-"""Number of places to cut that are tried for shards by two different kernels."""
+"""Number of positions of the cut that are tried if the two shards use different kernels."""
 
 INSTRUCTIONS_PER_COPIED_BYTE = 0.5
 """Estimated instructions to copy one byte within RAM: two bytes per instruction."""
@@ -69,26 +71,28 @@ class LayerPartition:
     fork: Forked
     """The operator that computes the layer in shards, one per core and stage."""
     kernels: Mapping[Node, Kernel]
-    """The kernels of the nodes in the fork's bodies, where these have a choice."""
+    """The chosen kernels of those nodes in the fork's bodies that several kernels can compute."""
     time: float
-    """Time in instructions of the first core."""
+    """Estimated time of the layer on both cores, in instructions of the first core."""
     flash: int = 0
-    """Bytes of constants beyond those of the layer, if the shards exceed max_constants_ratio; else 0."""
+    """Bytes of constants beyond those of the whole layer, if they exceed the ratio Tolerances.max_constants_ratio; else
+    0."""
 
 
 ByCore = tuple[Kernel | None, Kernel | None]
-"""The kernels by which the first and the second core compute their shards."""
+"""The kernels with which the first and the second core compute their shards; None for a node without a choice of
+kernels."""
 
 
 @dataclass(frozen=True)
 class CoreCostModel:
-    """One of the two cores, with what is needed to estimate the time of kernels on it.
+    """The cost model of one of the two cores.
 
     Attributes:
         features: Names of the CPU features that kernels may use.
         costs: Instructions of kernels on this CPU.
         pace: Time of one instruction relative to the first core; 2.0 means half as fast.
-        paces: The pace of single kernels, by their names, where it differs from `pace`.
+        paces: The value of `pace` for single kernels, by their names, for which it differs.
     """
 
     features: frozenset[str]
@@ -100,15 +104,15 @@ class CoreCostModel:
     _times: dict[tuple[Node, str], float] = field(default_factory=dict, repr=False, compare=False)
 
     def representative(self, node: Node) -> Node:
-        """Return the first node passed to this method that has equal operator, types and constants.
+        """Return the first node passed to this method that has the same operator, types and constants as `node`.
 
-        Cached kernels and times of that node then serve all equal shards of a layer.
+        Kernels and times that are cached for that node then apply to all equal shards of a layer.
         """
         inputs = tuple(v and (v.type, None if v.data is None else id(v.data)) for v in node.inputs)
         return self._representatives.setdefault((node.op, inputs, tuple(v.type for v in node.outputs)), node)
 
     def fitting(self, node: Node) -> list[Kernel]:
-        """Return the kernels that can compute a node on this core; an empty list if there is no choice."""
+        """Return the kernels that can compute a node on this core; an empty list without a choice of kernels."""
         node = self.representative(node)
         if node not in self._fitting:
             self._fitting[node] = fitting_kernels(node, self.features, any_size=False)
@@ -128,7 +132,10 @@ class CoreCostModel:
         return self.paces.get(kernel.name, self.pace) * self._times[node, kernel.name]
 
     def preferred_or_fastest(self, node: Node, preferred: Kernel | None) -> Kernel | None:
-        """Return the preferred kernel if it can compute the node here, else the fastest one; None without a choice."""
+        """Return the preferred kernel if it can compute the node on this core, else the fastest kernel that can.
+
+        Return None for a node without a choice of kernels.
+        """
         fitting = self.fitting(node)
         preferred_kernels = [kernel for kernel in fitting if kernel is preferred]
         return min(preferred_kernels or fitting, key=lambda kernel: self.time(node, kernel), default=None)
@@ -154,9 +161,9 @@ class PartitionSearch:
     chosen_kernels: Collection[str] = ()
     """Names of kernels that the user chose; shards keep them."""
     contention: float = 0.0
-    """Share of the time by which both cores slow each other while both compute: see mcugen.search.contention."""
+    """Share (0 to 1) of its time that each core loses to the other while both compute (mcugen.search.contention)."""
     max_constants_ratio: float = TOLERANCES.max_constants_ratio
-    """Largest ratio of the constants of shards to those of the layer at which LayerPartition.flash is 0."""
+    """Ratio of the constants of the shards to those of the layer up to which LayerPartition.flash counts no bytes."""
 
     def of(self, node: Node, kernel: Kernel | None, spare: int = 0) -> tuple[float, list[LayerPartition]]:
         """Return the partitions of a layer that are faster than one core, and the time that the best one saves.
@@ -167,8 +174,8 @@ class PartitionSearch:
             spare: Bytes of constants that shards may take beyond those of the whole layer.
 
         Returns:
-            The time that the fastest partition saves, in instructions of the first core (0.0 without any), and the
-            partitions, the fastest first.
+            The time that the fastest partition saves, in instructions of the first core (0.0 if there is no partition),
+            and the partitions, the fastest first.
         """
         if len(node.outputs) != 1 or node.op.bodies or not node.inputs:
             return 0.0, []

@@ -24,13 +24,13 @@ from mcugen.search.plan import BuiltProgram
 from mcugen.search.weight_staging import copies_for
 
 CodeMeasure = Callable[[Program], int | None]
-"""Returns the size in bytes of a program's code as the compiler builds it, or None where it cannot be built."""
+"""Function that returns the size in bytes of a program's compiled code, or None if the code cannot be compiled here."""
 
 Subject = TypeVar("Subject")
 
 
 class CostModel(ABC, Generic[Subject]):
-    """Returns the metrics of a search's candidates, and caches them for each accuracy level."""
+    """Base of cost models: returns the metrics of a search's candidates, and caches them for each accuracy level."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Hashable, AccuracyLevel], Metrics] = {}
@@ -57,7 +57,7 @@ class ProgramCostModel(CostModel[BuiltProgram]):
     Args:
         board: The board with its memories.
         options: The options of the compilation.
-        measure_code: Returns the bytes of code of a compiled program; without it, BUILT metrics are estimates.
+        measure_code: Returns the bytes of a program's compiled code; None to use estimates for the level BUILT too.
     """
 
     def __init__(self, board: Board, options: CompileOptions, measure_code: CodeMeasure | None = None) -> None:
@@ -69,7 +69,10 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         return candidate.key
 
     def with_copies(self, built: BuiltProgram) -> BuiltProgram:
-        """Choose the copies of weights to RAM that serve the goal best, unless the program has chosen ones already."""
+        """Return a program with the copies of weights to RAM that serve the goal best.
+
+        If copies were chosen for the program already, it is returned unchanged.
+        """
         if built.copies is not None:
             return built
         return replace(built, copies=copies_for(built.program, self._board, self._options))
@@ -111,7 +114,7 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         return replace(self.with_code(candidate, before.code_bytes), code_bytes=before.code_bytes, level=before.level)
 
     def likely(self, candidate: BuiltProgram, level: AccuracyLevel = AccuracyLevel.ESTIMATED) -> Metrics:
-        """Return the metrics by estimate, with the likely size of the code instead of an upper bound of it."""
+        """Return the estimated metrics, with the likely size of the code instead of an upper bound of the size."""
         code_bytes = code_of(candidate.program, self._board)
         return replace(self.evaluate(candidate, level), use=self.with_code(candidate, code_bytes).use)
 
@@ -123,11 +126,11 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         return replace(self.with_code(candidate, code), code_bytes=code, level=AccuracyLevel.BUILT)
 
     def with_errors(self, candidate: BuiltProgram, metrics: Metrics) -> Metrics:
-        """Return the metrics with the largest relative error of each one, as far as it is known.
+        """Return the metrics with the largest possible relative error of each one, if a bound of the error is known.
 
         Args:
             candidate: The program.
-            metrics: Its metrics, by estimate or with its built code.
+            metrics: Its metrics, estimated or with its compiled code.
         """
         program = candidate.program
         is_measured = sum(program.layer_estimates.values()) == program.instructions_estimate

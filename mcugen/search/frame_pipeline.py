@@ -18,7 +18,7 @@ from mcugen.search.core_partition import INSTRUCTIONS_PER_COPIED_BYTE, Partition
 from mcugen.search.objective import TOLERANCES
 
 MAX_CUTS_TRIED = 12
-"""Largest number of places to cut the program in two that are tried, the fastest by estimate first."""
+"""Largest number of positions of the cut between the two cores' parts that are tried, the fastest by estimate first."""
 
 Lower = Callable[[Mapping[Node, Kernel]], Program]
 """Lowers the graph with the given kernels to a program without a memory plan."""
@@ -39,10 +39,9 @@ class _Cut:
 def pipelined_program(
     graph: Graph, whole: Program, partition_search: PartitionSearch, lower: Lower, limit: int, time: float
 ) -> Program | None:
-    """Return the program in which each core computes one half of the layers, for two frames (calls) at once.
+    """Return the program of a two-core pipeline: each core computes one part of the layers, for two frames at once.
 
-    The cut with the least time per frame is chosen. None means that no cut is valid and fast enough: there is none in
-    programs with layers row by row or with training, nor where a state would cross the cut.
+    A frame is the input of one call. The cut with the least time per frame is chosen.
 
     Args:
         graph: The optimized graph.
@@ -50,8 +49,11 @@ def pipelined_program(
         partition_search: The two cores and their costs.
         lower: Lowers the graph with given kernels.
         limit: Largest arena in bytes.
-        time: Time per frame without a pipeline, in instructions; a pipeline must save a share of it
-            (Tolerances.min_two_core_saving).
+        time: Time per frame without a pipeline, in instructions of the first core.
+
+    Returns:
+        The program, or None if no cut is valid and saves the share Tolerances.min_two_core_saving of `time`. No cut is
+        valid in programs with layers row by row or with training, nor where a state would cross the cut.
     """
     if any(instr.control is Control.STREAM for instr in whole.instrs) or graph.lesson is not None:
         return None

@@ -34,27 +34,27 @@ The best program found until then is used.
 """
 
 WORK_PER_INSTRUCTION = 3
-"""Time to lower and plan one instruction, relative to the time to evaluate one line-buffered group."""
+"""Work to lower and plan one instruction, in units of one evaluated line-buffered group (see MAX_SEARCH_WORK)."""
 
 RAM_EXPONENT = 16
 """Exponent of RAM in the product time · RAM¹⁶ that the goal `ram` minimizes among programs with nearly the least RAM.
 
-To save 1 % of RAM, a program may take a sixth more time.
+A program may therefore take a sixth (16 %) more time to save 1 % of RAM.
 """
 
 ARENA_ESTIMATE_RATIOS = (1.0, 1.05, 1.15)
-"""Limits of RAM that are tried for the choice of faster kernels, as ratios to the planned arena.
+"""Limits of estimated RAM that are tried when faster kernels are chosen, as ratios to the bytes of the planned arena.
 
-Ratios above 1 can fit, as the planner overlaps buffers that the estimate counts separately.
+Programs with ratios above 1 can fit, as the planner overlaps buffers that the estimate counts separately.
 """
 
 
 def build_for_goal(problem: SearchProblem, *, must_save_flash: bool = False) -> BuiltProgram:
-    """Build a program for the goal of the options, with compressed weights where these serve the goal.
+    """Build a program for the goal of the options, with compressed weights if they serve the goal.
 
     Args:
         problem: The graph, board and options.
-        must_save_flash: Whether to compress weights wherever that saves flash, to meet a flash limit.
+        must_save_flash: Whether to compress all weights for which that saves flash, to meet a flash limit.
     """
     board, options = problem.board, problem.options
     plain = _without_compression(problem)
@@ -80,7 +80,7 @@ def _without_compression(problem: SearchProblem) -> BuiltProgram:
 
 
 def streamings_of(problem: SearchProblem) -> Streamings:
-    """Return a new cache of line-buffering searches for a problem's board and options."""
+    """Return a new, empty cache of searches for line-buffered groups, for a problem's board and options."""
     return Streamings(problem.board, is_streamed_in=problem.options.stream_input)
 
 
@@ -99,11 +99,14 @@ class _VariantProgram:
 
 @dataclass(frozen=True)
 class GoalSearch:
-    """The search for the program of a goal, with layers in line-buffered groups where these serve the goal."""
+    """The search for the program of a goal, with line-buffered groups of layers if they serve the goal.
+
+    A line-buffered group is computed row by row, so that only a few rows of the tensors between its layers are live.
+    """
 
     problem: SearchProblem
     streamings: Streamings
-    """Line-buffering searches of graphs, each cached, as several goals need the same one."""
+    """Cached searches for the line-buffered groups of graphs, since several goals need the same searches."""
 
     def program(self) -> BuiltProgram:
         """Return the best program for the goal."""
@@ -186,7 +189,7 @@ def counted_work(streamings: Streamings, programs: Iterable[Program]) -> int:
     Each instruction that was lowered and planned counts as WORK_PER_INSTRUCTION units.
 
     Args:
-        streamings: The line-buffering searches.
+        streamings: The searches for line-buffered groups.
         programs: The programs that were lowered and planned.
     """
     return streamings.looked_at + WORK_PER_INSTRUCTION * sum(len(program.instrs) for program in programs)
@@ -194,11 +197,11 @@ def counted_work(streamings: Streamings, programs: Iterable[Program]) -> int:
 
 @dataclass
 class LeastRamRivals:
-    """The candidates for the goal `ram` that need nearly the least RAM, and the choice among them."""
+    """The candidates for the goal `ram` that need nearly the least RAM, and the choice of the best one."""
 
     problem: SearchProblem
     balanced: BuiltProgram
-    """The program for `balanced`: no candidate with a larger arena is chosen."""
+    """The program for the goal `balanced`; no candidate with a larger arena is chosen."""
     built: list[BuiltProgram] = field(default_factory=list)
     """The candidates, with memory plans."""
 

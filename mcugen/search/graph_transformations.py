@@ -16,9 +16,9 @@ from mcugen.search.plan import NO_CHANGES, GraphChanges
 from mcugen.search.problem import SearchProblem
 
 MAX_PLANNED_GROUPINGS = 4
-"""Number of groupings of a graph for which memory is planned, those with least RAM first.
+"""Number of groupings of a graph for which memory is planned: those with the least estimated RAM.
 
-Few are enough, as estimates of their RAM are right within a few percent.
+A few suffice, because estimates of their RAM are right within a few percent. See Grouping for the term.
 """
 
 
@@ -28,7 +28,7 @@ class GraphVariant:
 
     graph: Graph
     ram: int = 0
-    """Estimated RAM in bytes; 0 without line-buffered groups."""
+    """Estimated RAM in bytes; 0 for a variant without line-buffered groups, whose RAM is not estimated."""
     changes: GraphChanges = NO_CHANGES
     """The changes by which it differs from the optimized graph of the model."""
     kind: str = ""
@@ -47,7 +47,7 @@ class GraphVariant:
 
 @dataclass(frozen=True)
 class GroupedVariant:
-    """A variant of the graph with its most promising groupings into line-buffered groups and single layers."""
+    """A variant of the graph with its most promising divisions into line-buffered groups and single nodes."""
 
     variant: GraphVariant
     groupings: Sequence[Grouping]
@@ -60,12 +60,13 @@ class GroupingSearch:
 
     problem: SearchProblem
     streamings: Streamings
-    """The line-buffering searches, one per graph."""
+    """Cached searches for line-buffered groups, one per graph."""
 
     def find(self, variant: GraphVariant) -> GroupedVariant:
-        """Return a variant with its groupings of least RAM; for other goals than `ram`, with the best trade.
+        """Return a variant with its most promising groupings.
 
-        The best trade has the least product of time and RAM.
+        For the goal `ram`, these are the groupings with the least RAM. For other goals, it is the one with the least
+        product of estimated time and RAM.
         """
         streaming = self.streamings.of(variant.graph)
         if self.problem.options.optimize == "ram":
@@ -82,10 +83,10 @@ class GroupingSearch:
 
 
 class GraphTransformation(ABC):
-    """A way to change a graph, whatever its line-buffered groups, so that its program may need less RAM."""
+    """A way to change a graph, independent of its line-buffered groups, so that its program may need less RAM."""
 
     kind: ClassVar[str]
-    """Name of the kind of decision in the trace."""
+    """Name, in the trace, of the kind of decision that this transformation makes."""
 
     @abstractmethod
     def propose(self, variant: GraphVariant, search: GroupingSearch) -> Iterator[GraphVariant]:
@@ -101,7 +102,7 @@ class GroupingTransformation(ABC):
     """A way to change the line-buffered groups that were found for a graph, or the layers in them."""
 
     kind: ClassVar[str]
-    """Name of the kind of decision in the trace."""
+    """Name, in the trace, of the kind of decision that this transformation makes."""
 
     @abstractmethod
     def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:

@@ -32,14 +32,15 @@ FASTER_GROUPINGS: tuple[GroupingTransformation, ...] = (RowPairs(),)
 
 
 def graph_variants(problem: SearchProblem, streamings: Streamings) -> Iterator[GraphVariant]:
-    """Yield the graph, and its variants by the registered transformations with their line-buffered groups.
+    """Yield the variants of a problem's graph for which programs are to be built.
 
-    Goals other than `ram` yield the graph as it is. Where the caller passes the input row by row, the first layers are
-    a group for every goal.
+    For the goal `ram`, these are the graph and the results of the registered transformations, with their line-buffered
+    groups as nodes. Other goals yield only the graph as it is. If the caller passes the input row by row, the first
+    layers are a line-buffered group for every goal.
 
     Args:
         problem: The graph with its options.
-        streamings: The line-buffering searches.
+        streamings: Cached searches for line-buffered groups.
     """
     search, options = GroupingSearch(problem, streamings), problem.options
     variants = [GraphVariant(problem.graph, changes=problem.changes)]

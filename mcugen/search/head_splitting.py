@@ -14,7 +14,7 @@ from mcugen.search.graph_transformations import GraphTransformation, GraphVarian
 from mcugen.search.plan import GraphChanges, divided_layers
 
 MAX_HEADS = 16
-"""Largest number of heads that are computed apart, as each head adds kernel calls."""
+"""Largest number of attention heads that are computed one by one, as each head adds kernel calls."""
 
 
 class HeadSplitting(GraphTransformation):
@@ -31,12 +31,10 @@ class HeadSplitting(GraphTransformation):
 
 
 def split_attention_heads(graph: Graph) -> Graph:
-    """Return the graph in which attention is computed head by head, so that one head's intermediates are live.
+    """Return a graph in which attention is computed head by head, so that the intermediates of only one head are live.
 
-    Each chain from one batched matrix product to the next is repeated for each matrix of the batch.
-
-    The parts of whole tensors and of results are contiguous, so that nothing is copied. Without such chains, the graph
-    itself is returned.
+    Each chain from one batched matrix product to the next is repeated for each matrix of the batch. The parts of whole
+    tensors and of results are contiguous, so that nothing is copied. A graph without such chains is returned unchanged.
     """
     chains = list(_chains(graph))
     if not chains:

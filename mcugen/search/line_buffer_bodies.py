@@ -13,7 +13,7 @@ from mcugen.search.plan import NO_CHANGES
 
 
 class LineBufferedBodies(GraphTransformation):
-    """Computes layers of branch and loop bodies in the line-buffered groups of least RAM."""
+    """Computes layers in the bodies of branches and loops row by row, in the line-buffered groups of least RAM."""
 
     kind = "line-buffer fusion of bodies"
 
@@ -25,13 +25,13 @@ class LineBufferedBodies(GraphTransformation):
 
 
 def group_bodies(graph: Graph, streamings: Streamings) -> Graph:
-    """Return the graph whose branch and loop bodies, those in bodies included, have the groups of least RAM.
+    """Return a graph in which the bodies of branches and loops have the line-buffered groups of least RAM.
 
-    The same graph is returned if no body has such groups.
+    Bodies within bodies are included. The same graph is returned if groups save no RAM in any body.
 
     Args:
         graph: The graph.
-        streamings: The line-buffering searches.
+        streamings: Cached searches for line-buffered groups.
     """
     bodies_by_node = {
         node: {body: _grouped_body(body, streamings) for body in node.op.bodies}

@@ -16,12 +16,15 @@ from mcugen.ops.stream import Streamed
 class GraphSegment:
     """Consecutive nodes of a graph: a line-buffered group, or a single node that is computed as a whole.
 
+    The nodes of a line-buffered group are computed together row by row, so that only a few rows of the tensors between
+    them are live.
+
     Attributes:
         first: Index of the first node.
-        end: Index behind the last node.
-        op: The operator of the group; None for a single node.
-        ram: Estimated live bytes at the busiest moment.
-        instructions: Estimated instructions beyond those of the nodes one by one.
+        end: Index after the last node.
+        op: The operator that computes the group; None for a single node.
+        ram: Estimated largest number of live bytes while the segment runs.
+        instructions: Estimated instructions in addition to those of the nodes computed one by one.
     """
 
     first: int
@@ -36,12 +39,12 @@ Grouping = Sequence[GraphSegment]
 
 
 def plan_ram_bytes(grouping: Grouping) -> int:
-    """Return the estimated live bytes at the busiest moment of a graph with these groups."""
+    """Return the estimated largest number of live bytes of a graph that is computed in these segments."""
     return max(segment.ram for segment in grouping)
 
 
 def in_order_of_rows(graph: Graph) -> Graph:
-    """Return the graph with its nodes sorted so that layers that can be computed row by row are neighbours.
+    """Return the graph with its nodes sorted so that layers that can be computed row by row together are neighbours.
 
     Nodes that only move outputs of the model come last. Tensors that are read as a whole, such as keys and values of
     attention, are computed before those that are read by rows.
@@ -97,7 +100,7 @@ def _ranks(node: Node) -> dict[Value, int]:
 
 
 def with_groups(graph: Graph, segments: Grouping, *, is_streamed_in: bool = False) -> Graph:
-    """Return a copy of the graph with its groups as nodes; the graph itself without groups.
+    """Return a copy of the graph in which each line-buffered group is one node; the graph itself without groups.
 
     Args:
         graph: The graph to copy.
@@ -135,9 +138,10 @@ def with_single_layer_groups(graph: Graph, names: Collection[str], *, is_streame
 
 
 def single_node_group(node: Node, graph: Graph) -> Streamed | None:
-    """Return the operator that computes a node row by row as a group of one node, or None if it cannot be.
+    """Return the operator that computes a node row by row, as a line-buffered group of one node.
 
-    Rows without padding columns are used only where rows with them are impossible.
+    Return None if the node cannot be computed row by row. Rows without padding columns are used only if rows with
+    padding columns are impossible.
     """
     groups = (group_of([node], graph.outputs, is_narrow=is_narrow) for is_narrow in (False, True))
     return next((op for op in groups if op and all(t.is_contiguous for t in op.tensors[: op.sources])), None)

@@ -24,7 +24,7 @@ from mcugen.search.problem import SearchProblem
 from mcugen.search.weight_staging import copies_for, may_trade_stalls_for_ram
 
 GROUPED = "layers in groups, row by row"
-"""Name of a program with line-buffered groups, in notes, errors and the trace."""
+"""Name, in notes, errors and the trace, of a program with line-buffered groups: layers computed together row by row."""
 
 LINE_BUFFER_FUSION = "line-buffer fusion"
 """Name of this kind of decision in the trace of the search."""
@@ -36,15 +36,14 @@ MAX_BUILT_PLANS = 2
 def with_useful_groups(problem: SearchProblem, streamings: Streamings, kernels: Kernels, plain: Program) -> Program:
     """Return the program for `balanced` with line-buffered groups if these save enough, else `plain`.
 
-    They save enough if time · RAM · flash is at most max_grouped_trade_ratio times that of `plain`.
-
-    Where RAM is ample, groups may take at most max_balanced_slowdown times the instructions of `plain`. They must also
+    Groups save enough if time · RAM · flash is at most Tolerances.max_grouped_trade_ratio times that of `plain`. If RAM
+    is ample, groups may take at most Tolerances.max_balanced_slowdown times the instructions of `plain`. They must also
     keep to the limit of `balanced` on this board (Kernels.slowest).
 
     Args:
         problem: The graph, board and options.
-        streamings: Caches the line-buffering searches of graphs.
-        kernels: The kernels to choose from.
+        streamings: Caches the searches for line-buffered groups.
+        kernels: Selects the kernels.
         plain: The planned program without groups.
     """
     board, options = problem.board, problem.options

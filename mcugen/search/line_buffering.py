@@ -34,31 +34,30 @@ from mcugen.search.line_buffer_groups import GraphSegment, in_order_of_rows, pla
 from mcugen.search.objective import TOLERANCES
 
 MAX_GROUP_NODES = 24
-"""Largest number of nodes in a group: the time of the search grows with its square."""
+"""Largest number of nodes in a line-buffered group: the time of the search grows with its square."""
 
 MAX_EVALUATED_GROUPS = 3_000
-"""Largest number of groups of a graph whose cost is computed, which takes one to three seconds.
+"""Largest number of line-buffered groups of a graph whose cost is computed, which takes one to three seconds.
 
-Networks of some hundred layers have at most half as many. Groups that may need the least RAM come first; further groups
-are left out.
+Networks of some hundred layers have at most half as many. Groups that may need the least RAM are evaluated first.
 """
 
 INSTRUCTIONS_PER_EVENT = 40
-"""Estimated instructions of a group's scheduling loop per event; an event computes rows of one layer."""
+"""Estimated instructions of a group's scheduling loop per event; in one event, one layer computes its next rows."""
 
 INSTRUCTIONS_PER_MOVED_BYTE = 0.5
-"""Estimated instructions to move one byte of a line buffer when its rows shift."""
+"""Estimated instructions to move one byte of a line buffer (the live rows of a tensor) when its rows shift."""
 
 
 class Streaming:
-    """The search for divisions of a graph into line-buffered groups and single nodes, for one CPU.
+    """The search for divisions of a graph into line-buffered groups and single nodes (see Grouping), for one CPU.
 
     Args:
         graph: The graph to divide.
         features: Features of the CPU.
         costs: Costs of kernels on the CPU.
-        is_streamed_in: Whether the caller passes the first input row by row; its reader must then be in the first
-            group.
+        is_streamed_in: Whether the caller passes the first input row by row; the node that reads it must then be in the
+            first group.
         in_pairs: Whether layers with faster kernels for two rows at once compute two rows per step.
     """
 
@@ -82,12 +81,13 @@ class Streaming:
         self._known_ends: dict[tuple[int, int], tuple[list[Value], list[Value]]] = {}
 
     def plans(self, max_ram: float = math.inf) -> Iterator[list[GraphSegment]]:
-        """Yield partitions of the graph into segments, from the least RAM up to that of single layers.
+        """Yield divisions of the graph into segments, from the one with the least RAM up to single layers only.
 
-        Each division is the fastest one for its RAM.
+        Each division is the fastest one for its RAM. The cost of a group is computed only when it may be the next to
+        fit.
 
-        Groups of more than `max_ram` bytes are left out. The cost of a group is computed only when it may be the next
-        to fit.
+        Args:
+            max_ram: Largest estimated RAM of a group in bytes; larger groups are left out.
         """
         tried: set[tuple[tuple[int, int], ...]] = set()
         ending: defaultdict[int, list[tuple[int, GraphSegment]]] = defaultdict(list)
@@ -109,17 +109,17 @@ class Streaming:
 
     @property
     def looked_at(self) -> int:
-        """Return the number of groups evaluated so far."""
+        """Return the number of line-buffered groups whose cost was computed so far."""
         return len(self._made) + self._num_paired
 
     def product(self, plan: Sequence[GraphSegment]) -> float:
-        """Return the product of a division's estimated instructions and RAM in bytes: less is better for `balanced`."""
+        """Return the product of a division's estimated instructions and RAM in bytes; less is better for `balanced`."""
         plain = sum(instructions for _, instructions in self._plain)
         return (plain + sum(s.instructions for s in plan)) * (plan_ram_bytes(plan) + MAX_GOAL_OFFSET_BYTES)
 
     @cached_property
     def least(self) -> int:
-        """Return a lower bound, in bytes, of the RAM that any division of the graph needs."""
+        """Return a lower bound of the RAM in bytes that any division of the graph into segments needs."""
         best = {0: self.borders}
         ending: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for first, end, ram in self._spans:
@@ -270,7 +270,10 @@ class Streaming:
 
     @cached_property
     def borders(self) -> int:
-        """Return the bytes of the graph's inputs or outputs in the arena, the larger of both: a lower bound of RAM."""
+        """Return the bytes in the arena of the graph's inputs or of its outputs, whichever are more.
+
+        The result is a lower bound of RAM.
+        """
         inputs = self.graph.inputs[self._is_streamed_in :]
         return max(sum(self._nbytes(v) for v in values) for values in (inputs, self.graph.outputs))
 
@@ -295,7 +298,7 @@ class Streaming:
 
     @cached_property
     def pairs(self) -> frozenset[str]:
-        """Return the output names of layers that compute two rows per step, as this is much faster on the CPU."""
+        """Return the first outputs' names of layers that compute two rows per step, which is much faster there."""
         nodes = [node for node in self.graph.nodes if self._in_pairs and self._gains_by_twos(node)]
         return frozenset(node.output.name for node in nodes)
 
@@ -316,12 +319,14 @@ class Streaming:
         return times * sum(self._costs.time(node, self._fastest(node, kernels)) for node, kernels in offers if kernels)
 
     def groups_with_pairs(self, first: int, end: int, pairs: frozenset[str]) -> Iterator[GraphSegment]:
-        """Yield the groups of some nodes, with and without padding columns, that compute two rows per step in layers.
+        """Yield the groups of consecutive nodes in which some layers compute two rows per step.
+
+        There are up to two groups: one whose rows have padding columns, and one whose rows have none.
 
         Args:
             first: Index of the first node.
-            end: Index behind the last node.
-            pairs: Output names of the layers that compute two rows per step.
+            end: Index after the last node.
+            pairs: First outputs' names of the layers that compute two rows per step.
         """
         for is_narrow in (False, True):
             ways = RowGroups(self.graph.nodes, self.graph.outputs, is_narrow=is_narrow, pairs=pairs)
@@ -447,7 +452,7 @@ def _way(best: Mapping[int, _Way], number: int, segment: GraphSegment) -> _Way:
 
 
 class Streamings:
-    """A cache of line-buffering searches for one board, one per graph, as several goals need the same search.
+    """A cache of the searches for line-buffered groups (Streaming) of graphs for one board.
 
     Args:
         board: The board.
@@ -462,11 +467,14 @@ class Streamings:
 
     @property
     def looked_at(self) -> int:
-        """Return the number of line-buffered groups evaluated so far in all graphs."""
+        """Return the number of line-buffered groups whose cost was computed so far, in all graphs."""
         return sum(streaming.looked_at for streaming in self._found.values())
 
     def ordered(self, graph: Graph) -> Graph:
-        """Return the graph with neighbouring layers that rows can pass through (see `in_order_of_rows`); cached."""
+        """Return the graph with layers that can be computed row by row together as neighbours.
+
+        See `in_order_of_rows`; the result is cached.
+        """
         if graph not in self._ordered:
             self._ordered[graph] = in_order_of_rows(graph)
         return self._ordered[graph]
@@ -487,7 +495,10 @@ class Streamings:
         return self._found[graph, in_pairs]
 
     def with_pairs(self, graph: Graph) -> tuple[Streaming, ...]:
-        """Return the search of a graph and, if some layers are faster by two rows per step, the search with these."""
+        """Return the search for a graph's groups with one row per step.
+
+        If some layers are faster with two rows per step, the search that uses two rows there follows.
+        """
         pairs = self.of(graph, in_pairs=True)
         return (self.of(graph), pairs) if pairs.pairs else (self.of(graph),)
 

@@ -8,23 +8,24 @@ from enum import IntEnum
 
 
 class AccuracyLevel(IntEnum):
-    """The method by which metrics were obtained: an estimate, a build of the code, or a simulated run."""
+    """How metrics were obtained: by the cost model, by compiling the code, or by a simulated run."""
 
     ESTIMATED = 0
-    """By the cost model, in milliseconds; weights lie in one memory, the arena in another."""
+    """Estimated by the cost model, which takes milliseconds; weights are assumed in one memory, the arena in
+    another."""
     PLACED = 1
-    """By the cost model, with stall cycles of the memories where the placement puts weights and arena."""
+    """Estimated by the cost model, with the stall cycles of the memories that weights and arena are placed in."""
     BUILT = 2
-    """As ESTIMATED, with the size of the code as the compiler builds it, in seconds."""
+    """Like ESTIMATED, but with the size of the compiled code; compiling takes seconds."""
     SIMULATED = 3
-    """By a run in the board's simulator, in seconds to minutes."""
+    """Measured by a run in the board's simulator, which takes seconds to minutes."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """The RAM and flash that a program uses, in bytes, and by how much the board lacks them.
+    """The RAM and flash that a program uses, in bytes, and the bytes by which they exceed the board.
 
-    Flash is an estimate unless the code was built. RAM is lacking where less than STACK_RESERVE_BYTES would remain.
+    Flash is an estimate unless the code was built. RAM is lacking if less than STACK_RESERVE_BYTES would remain.
     """
 
     ram: int
@@ -36,7 +37,7 @@ class Use:
     flash_lacking: int = 0
     """Bytes of flash that the board lacks; 0 if the program fits."""
     lacking_in: str = ""
-    """The memories that lack RAM, where the user chose memories."""
+    """Names of the memories that lack RAM, as text, if the user chose memories; else ""."""
 
     @property
     def lacks(self) -> bool:
@@ -46,7 +47,7 @@ class Use:
 
 @dataclass(frozen=True)
 class ErrorBounds:
-    """The largest relative error of each metric, 0.04 for 4 %; None where no bound is known."""
+    """The largest relative error of each metric, 0.04 for 4 %; None for a metric without a known bound."""
 
     instructions: float | None = None
     cycles: float | None = None
@@ -61,21 +62,21 @@ class Metrics:
     """The cost of one call of a program, at one level of accuracy."""
 
     instructions: float
-    """Instructions; 0 where neither an estimate nor a count is known."""
+    """Instructions of one call; 0 if neither an estimate nor a count is known."""
     cycles: float | None
-    """Cycles, stall cycles included; None where only the instructions of the core are known."""
+    """Cycles of one call, stall cycles included; None if only the instructions are known."""
     stall_cycles: float
     """Cycles that the core waits for memory."""
     use: Use
     """RAM and flash as the budget counts them."""
     copied_bytes: int = 0
-    """Bytes of RAM for weights that start-up copies without being asked to."""
+    """Bytes of RAM for weights that start-up code copies by the compiler's choice, not by the user's request."""
     code_bytes: int | None = None
-    """Bytes of code as the compiler built it; None where the code is an estimate."""
+    """Bytes of code as the compiler built it; None if the code was not built."""
     step_cycles: float | None = None
-    """Cycles of the longest step of a call; None where steps were not simulated."""
+    """Cycles of the longest step of a call (Bundle.steps); None if steps were not simulated."""
     microjoules: float | None = None
-    """Energy; None where the board file has no power figures, or cycles are unknown."""
+    """Energy of one call in microjoules; None if the board file has no power figures, or if cycles are unknown."""
     level: AccuracyLevel = AccuracyLevel.ESTIMATED
     """How the metrics were obtained."""
     errors: ErrorBounds = ErrorBounds()
@@ -96,7 +97,7 @@ class Metrics:
         return self.use.flash
 
     def growth(self, before: Metrics) -> float:
-        """Return by which shares RAM and time grow against another program, added: 0.3 for 10 % and 20 % more."""
+        """Return the relative growth of RAM plus that of time against another program: 0.3 for 10 % and 20 % more."""
         return self.ram / max(before.ram, 1) + self.time / max(before.time, 1) - 2
 
     def to_json(self) -> dict[str, object]:

@@ -31,7 +31,7 @@ class Tolerance:
     """The field of Tolerances."""
     value: float
     unit: str
-    """The unit of the value, mostly that of a ratio, such as "bytes / bytes"."""
+    """The unit of the value; for a ratio, the units of both terms, such as "bytes / bytes"."""
     meaning: str
     """What the value limits, as a sentence."""
     evidence: str
@@ -287,7 +287,7 @@ class Budget:
     """The RAM and flash in bytes that a model may use; None means no limit.
 
     `ram` counts the whole arena, the state and copies of weights, but not the stack. `flash` counts weights and code.
-    The code is an estimate, or measured by compiling where no program would fit by the estimate.
+    The size of the code is an estimate; it is measured by compiling if no program fits by the estimate.
 
     Raises:
         UsageError: If a limit is not positive.
@@ -312,7 +312,7 @@ class Budget:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Return the names of the limited memories, of "ram" and "flash"."""
+        """Return the names of the memories that have a limit: "ram", "flash", both or none."""
         return tuple(name for name, value in (("ram", self.ram), ("flash", self.flash)) if value is not None)
 
     def narrowed(self, use: Use) -> Budget:
@@ -321,9 +321,9 @@ class Budget:
         return Budget(ram, _narrowed(self.flash, use.flash, use.flash_lacking))
 
     def excess(self, use: Use) -> float:
-        """Return by which shares RAM and flash exceed their limits, added; 0 if the program fits.
+        """Return the sum of the shares by which RAM and flash exceed their limits, 0.1 for 10 %; 0 if the program fits.
 
-        Memory that the board lacks counts like a limit.
+        Memory that exceeds the board's own size counts in the same way.
         """
         limits = self.narrowed(use)
         pairs = ((use.ram, limits.ram), (use.flash, limits.flash))
@@ -347,7 +347,7 @@ class Deadline:
 
     @classmethod
     def of(cls, options: CompileOptions, board: Board) -> Deadline | None:
-        """Return the deadline that the options set, in cycles of the board's clock, or None without one.
+        """Return the deadline that the options set, in cycles of the board's clock; None if they set no deadline.
 
         Raises:
             UsageError: If there are two deadlines, or one of less than a cycle.
@@ -372,14 +372,14 @@ class Objective:
     goal: str
     budget: Budget
     deadline: Deadline | None = None
-    """The limit on the cycles of a call, as it runs."""
+    """The limit on the simulated cycles of a call; None for no limit."""
     max_step_cycles: int | None = None
-    """The limit on the cycles of each step of a call, as it runs."""
+    """The limit on the simulated cycles of each step of a call; None for no limit."""
     tolerances: Tolerances = TOLERANCES
 
     @classmethod
     def of(cls, options: CompileOptions) -> Objective:
-        """Return the goal and the budget that the options set, without deadlines."""
+        """Return the objective with the goal and the budget that the options set; it has no deadlines."""
         return cls(options.optimize, Budget.of(options))
 
     def order(self, metrics: Metrics) -> tuple[float, float]:
@@ -387,11 +387,11 @@ class Objective:
         return self.budget.excess(metrics.use), metrics.time
 
     def rank(self, metrics: Metrics) -> float:
-        """Return the weighted logarithm of time · RAM · flash by which the goal ranks a candidate: less is better."""
+        """Return the logarithm of time · RAM · flash, weighted as the goal demands; a smaller rank is better."""
         return Cost(metrics.time, metrics.ram, metrics.flash).rank(self.goal)
 
     def serves_better(self, metrics: Metrics, incumbent: Metrics) -> bool:
-        """Return whether a candidate is not slower than the incumbent and has a better rank for the goal."""
+        """Return whether a candidate has a better rank for the goal than the incumbent and is not slower."""
         return metrics.time <= incumbent.time and self.rank(metrics) < self.rank(incumbent)
 
     def is_in_time(self, metrics: Metrics) -> bool:
@@ -401,7 +401,7 @@ class Objective:
         return all(limit is None or (cycles is not None and cycles <= limit) for limit, cycles in limits)
 
     def is_clearly_faster(self, metrics: Metrics, incumbent: Metrics) -> bool:
-        """Return whether a candidate is so much faster than another that errors of the estimates cannot be the reason.
+        """Return whether a candidate is faster than the incumbent by more than the errors of the estimates.
 
         Args:
             metrics: Metrics of the candidate.
@@ -421,10 +421,10 @@ Item = TypeVar("Item")
 
 
 def pareto_front(items: Sequence[Item], costs: Callable[[Item], tuple[float, ...]]) -> list[Item]:
-    """Return the items that are not dominated: no other one is better in one cost and worse in none.
+    """Return the items that are not dominated: no other item is better in one cost and worse in none.
 
     Args:
-        items: The items; of several with equal costs all are returned.
+        items: The items; of several items with equal costs, all are returned.
         costs: Returns the costs of an item, of which less is better.
     """
     known = [(item, costs(item)) for item in items]

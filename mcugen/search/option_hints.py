@@ -26,13 +26,13 @@ from mcugen.search.ram_placement import copies_everywhere, may_copy_everywhere
 from mcugen.search.weight_staging import copies_for
 
 INTEGER_IO_HINT = "--integer-io would save RAM"
-"""First words of the hint to --integer-io."""
+"""First words of the hint that recommends the option --integer-io."""
 
 
 def hint_of_integer_io(program: Program, options: CompileOptions) -> list[str]:
-    """Return a hint to --integer-io where float inputs or outputs that are only converted decide the arena's peak.
+    """Return a hint to --integer-io (quantized inputs and outputs) if float inputs or outputs decide the arena's peak.
 
-    The list is empty without a hint.
+    Only inputs that are just quantized, and outputs that are just dequantized, count. The list is empty without a hint.
     """
     ends = float_ends_at_peak(program, options)
     if not ends:
@@ -44,13 +44,16 @@ def hint_of_integer_io(program: Program, options: CompileOptions) -> list[str]:
 
 
 def names_of_ends(ends: Sequence[Endpoint]) -> str:
-    """Return a text that says that these inputs and outputs decide the arena's peak."""
+    """Return the text "'x' and 'y' decide the arena's peak" with the names of these inputs and outputs, for a hint."""
     names = " and ".join(f"'{shorten_name(e.name)}'" for e in ends)
     return f"{names} decide{'s' * (len(ends) == 1)} the arena's peak"
 
 
 def float_ends_at_peak(program: Program, options: CompileOptions) -> list[Endpoint]:
-    """Return the float inputs and outputs that are only converted, if they take most of the arena's peak; else []."""
+    """Return the float inputs and outputs that decide the arena's peak, if they take most of its bytes.
+
+    Only inputs that are just quantized, and outputs that are just dequantized, count. Otherwise, return an empty list.
+    """
     if options.integer_io or options.states or options.input_pipeline:  # A note of each of these options covers it.
         return []
     alive = set(busiest(moments(program)).buffers)
@@ -60,7 +63,7 @@ def float_ends_at_peak(program: Program, options: CompileOptions) -> list[Endpoi
 
 
 def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
-    """Return a hint to --input-type where a float input keeps the first layers of an integer network in float.
+    """Return a hint to --input-type if a float input keeps the first layers of an integer network in float.
 
     The list is empty without a hint.
     """
@@ -87,7 +90,7 @@ def _has_whole_weights(node: Node) -> bool:
 
 
 def codes_of(program: Program, buffer: Buffer) -> list[DType]:
-    """Return the integer types to which a program quantizes a float input, or from which it dequantizes a float output.
+    """Return the integer types that a program converts a float input to, or a float output from.
 
     The list is empty if other instructions use the buffer too.
     """
@@ -103,7 +106,9 @@ def codes_of(program: Program, buffer: Buffer) -> list[DType]:
 def hint_of_places(
     candidate: ProgramCandidate, board: Board, options: CompileOptions, placement: Placement
 ) -> list[str]:
-    """Return a hint to `--place auto`, where the user chose no memories and this would save cycles; else [].
+    """Return a hint to `--place auto`, if the user chose no memories and the option would save cycles.
+
+    The list is empty without a hint.
 
     Args:
         candidate: The chosen program.

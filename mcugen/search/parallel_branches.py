@@ -11,9 +11,9 @@ from mcugen.hir.graph import Graph, Node, Value
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sets of nodes that two cores can compute at once: no node of one needs a result of the other.
+    """Two sets of nodes that two cores can compute at once: no node of one set needs a result of the other set.
 
-    Both are in the graph's order.
+    The nodes of both sets are in the graph's order.
     """
 
     first: tuple[Node, ...]
@@ -26,14 +26,14 @@ class Pair:
 
 
 def pairs(graph: Graph, time: Callable[[Node], float], pace: float) -> Iterator[Pair]:
-    """Yield sets of branches that two cores can compute at once, distributed so that both take about equal time.
+    """Yield pairs of sets of nodes, made from branches, that two cores can compute at once in about equal time.
 
     The branches of a pair end at the inputs of one node, or at the outputs of the graph.
 
     Args:
         graph: The graph to search.
-        time: Returns the time of a node on the first core.
-        pace: Time of an instruction of the second core, relative to the first.
+        time: Returns the time of a node on the first core, in instructions.
+        pace: Time of an instruction of the second core, relative to one of the first core.
     """
     needs = _needs(graph)
     meetings = [[v for v in node.inputs if v is not None and v.producer] for node in graph.nodes]

@@ -17,21 +17,24 @@ from mcugen.search.metrics import Metrics, Use
 from mcugen.search.weight_copies import Copies
 
 WEIGHT_COPY_KERNELS = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
-"""Kernels that copy constants to the arena during a call."""
+"""Names of the kernels that copy constants to the arena during a call."""
 
 
 @dataclass(frozen=True)
 class GraphChanges:
-    """Decisions that change the graph before it is lowered: for each kind, the results of the layers concerned."""
+    """The decisions that change the graph before it is lowered.
+
+    For each kind of decision, there are the names of the results of the layers concerned.
+    """
 
     split_heads: tuple[str, ...] = ()
-    """Layers that end a chain of attention which is computed head by head."""
+    """Layers at the end of a chain of attention that is computed head by head."""
     spatial_tiles: tuple[str, ...] = ()
-    """Layers that end a chain which is computed in patches of columns."""
+    """Layers at the end of a chain that is computed in tiles of image columns."""
     channel_tiles: tuple[str, ...] = ()
-    """Layers that are computed in portions of output channels."""
+    """Layers that are computed in tiles of output channels."""
     recomputed: tuple[str, ...] = ()
-    """Results of the forward run that are recomputed for gradients."""
+    """Results of inference that training computes again for the gradients, instead of keeping them in memory."""
 
     def merged(self, other: GraphChanges) -> GraphChanges:
         """Return the changes of this object followed by those of `other`, for each kind of change."""
@@ -47,13 +50,13 @@ class GraphChanges:
 
 
 NO_CHANGES = GraphChanges()
-"""The changes of a graph that was lowered as optimized: none."""
+"""No changes: those of a graph that is lowered as it was optimized."""
 
 
 def divided_layers(before: Graph, after: Graph) -> tuple[str, ...]:
-    """Return the names of results that another type of operator computes in `after` than in `before`.
+    """Return the names of results that are computed by another type of operator in `after` than in `before`.
 
-    That is the case for layers that were divided into parts, whose results are then joined.
+    These are the results of layers that were divided into parts, as an operator that joins the parts now computes them.
     """
     operators = {node.outputs[0].name: type(node.op) for node in before.nodes}
     names = ((node.outputs[0].name, type(node.op)) for node in after.nodes)
@@ -61,7 +64,7 @@ def divided_layers(before: Graph, after: Graph) -> tuple[str, ...]:
 
 
 def added_layers(before: Graph, after: Graph) -> tuple[str, ...]:
-    """Return the first outputs' names of the nodes in `after` that `before` does not have."""
+    """Return the first outputs' names of the nodes in graph `after` that graph `before` does not have."""
     known = {node.outputs[0].name for node in before.nodes}
     return tuple(node.outputs[0].name for node in after.nodes if node.outputs[0].name not in known)
 
@@ -74,7 +77,7 @@ class BuiltProgram:
     changes: GraphChanges = NO_CHANGES
     """The changes of the model's optimized graph before it was lowered."""
     copies: Copies | None = None
-    """The chosen copies of constants to RAM; None before they have been chosen."""
+    """The chosen copies of constants to RAM; None if they have not been chosen yet."""
     kind: str = ""
     """Name, in the trace, of the last transformation that changed the graph; "" if there was none."""
 
@@ -98,17 +101,17 @@ class ProgramPlan:
     """Each layer with its kernel, in the order of the program."""
     changes: GraphChanges
     row_groups: tuple[tuple[str, ...], ...]
-    """The layers of each line-buffered group."""
+    """The layers of each line-buffered group: layers that are computed together row by row."""
     compressed_weights: tuple[str, ...]
     """Layers whose weights are decompressed before they run."""
     staged_weights: tuple[str, ...]
-    """Constants that are copied to the arena before their layer, or while earlier layers run."""
+    """Names of constants that calls copy to the arena, just before their layer or while earlier layers run."""
     copied_weights: tuple[tuple[str, int], ...]
-    """Memories to which start-up copies weights, with the bytes of the copies."""
+    """Names of memories to which start-up code copies weights, each with the bytes of the copies."""
     shared_layers: tuple[str, ...]
-    """Layers that two cores share, or branches that they compute at the same time."""
+    """Layers that two cores compute together, and branches that they compute at the same time."""
     is_pipelined: bool
-    """Whether two cores compute two frames at once."""
+    """Whether two cores form a pipeline: each computes one part of the layers, for two frames (calls) at once."""
 
     @classmethod
     def of(cls, candidate: ProgramCandidate, board: Board, options: CompileOptions) -> ProgramPlan:
@@ -141,7 +144,7 @@ class ProgramPlan:
         )
 
     def decisions(self) -> list[str]:
-        """Return the decisions beyond kernels as phrases for tables, such as "compressed weights: 3"."""
+        """Return a phrase for each decision except the choice of kernels, such as "compressed weights: 3"."""
         changes = self.changes
         counted = (
             ("heads split", changes.split_heads),
@@ -193,9 +196,9 @@ class ProgramCandidate:
     metrics: Metrics
     """Its cost per call."""
     goal: str = ""
-    """The goal that it was built for, if a different goal is all that the transformation changes."""
+    """The goal that the program was built for, if that is the only change; "" if something else was changed."""
     number: int | None = None
-    """Its number in the trace of the search, if it is recorded there."""
+    """Number of the candidate in the trace of the search; None if it is not recorded there."""
 
     @property
     def program(self) -> Program:
@@ -204,7 +207,7 @@ class ProgramCandidate:
 
     @property
     def copies(self) -> Copies | None:
-        """Return the chosen copies of constants to RAM; None before they have been chosen."""
+        """Return the chosen copies of constants to RAM; None if they have not been chosen yet."""
         return self.built.copies
 
     @property
@@ -214,5 +217,5 @@ class ProgramCandidate:
 
     @property
     def instructions(self) -> float:
-        """Return the estimated instructions per call; 0 where no layer has a choice of kernels."""
+        """Return the estimated instructions per call; 0 if there is no estimate."""
         return self.metrics.instructions

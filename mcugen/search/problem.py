@@ -16,7 +16,7 @@ from mcugen.search.plan import NO_CHANGES, BuiltProgram, GraphChanges, ProgramCa
 from mcugen.search.trace import SearchTrace, TraceEntry
 
 BoardFactory = Callable[[CompileOptions], Board]
-"""Returns the board as seen by options, with the CPU features that these enable."""
+"""Function that returns the board for given options, with the CPU features and tuning flags that these enable."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class SearchProblem:
     changes: GraphChanges = NO_CHANGES
     """The changes by which `graph` differs from the optimized graph of the model."""
     search: str = ""
-    """Name of the search in the trace; by default the goal."""
+    """Name of the search in the trace; "" for the name of the goal."""
     trace: SearchTrace | None = field(default=None, repr=False, compare=False)
-    """Records the candidates, if given."""
+    """Records the candidates; None for no record."""
     board_for: BoardFactory | None = field(default=None, repr=False, compare=False)
-    """Returns the board as seen by other options; without it, no programs for other goals are compared."""
+    """Returns the board for other options; None if no programs for other goals are to be compared."""
     evaluator: ProgramCostModel | None = field(default=None, repr=False, compare=False)
     """The cost model of the search; None stands for a new one of the board and options."""
 
     @property
     def costs(self) -> ProgramCostModel:
-        """Return the cost model of the search, which uses the board and options that the search began with."""
+        """Return the cost model of the search; derived problems with other options keep it."""
         return self.evaluator or ProgramCostModel(self.board, self.options)
 
     @property
@@ -75,10 +75,10 @@ class SearchProblem:
         """Choose copies of weights for a built program, estimate its cost, and return both as a candidate.
 
         Args:
-            name: Its name in messages.
+            name: Name of the candidate in messages.
             built: The planned program.
-            goal: The goal that it was built for, if a different goal is all that its transformation changes.
-            use: The RAM and flash to compare with the budget, if not those of the metrics.
+            goal: The goal that it was built for, if that is all that its transformation changes; else "".
+            use: The RAM and flash to compare with the budget; None for those of the estimated metrics.
         """
         costs = self.costs
         built = costs.with_copies(built)
@@ -91,12 +91,12 @@ class SearchProblem:
         return self.search or self.options.optimize
 
     def recorded(self, candidate: ProgramCandidate, transformation: str, verdict: str = "") -> ProgramCandidate:
-        """Record a candidate in the trace, if there is one, and return it with its number there.
+        """Record a candidate in the trace and return it with its number there; without a trace, return it unchanged.
 
         Args:
             candidate: The candidate.
             transformation: The kind of transformation that proposed it.
-            verdict: Why it was rejected, if that is known already.
+            verdict: Why it was rejected, as a sentence, if that is known already; else "".
         """
         if self.trace is None:
             return candidate
@@ -106,13 +106,16 @@ class SearchProblem:
         return replace(candidate, number=self.trace.record(entry))
 
     def updated(self, candidate: ProgramCandidate) -> ProgramCandidate:
-        """Update the trace entry of a candidate that was evaluated again, and return the candidate."""
+        """Update the trace entry of a candidate that was evaluated again, if it has one, and return the candidate."""
         if self.trace is not None:
             self.trace.update(candidate.number, *self._evaluation(candidate))
         return candidate
 
     def rejected(self, candidate: ProgramCandidate, reason: str) -> None:
-        """Record in the trace, if there is one, why a candidate was rejected; `reason` has no period."""
+        """Record in the trace, if there is one, why a candidate was rejected.
+
+        `reason` is a phrase without a period.
+        """
         if self.trace is not None:
             self.trace.judge(candidate.number, f"Rejected: {reason}.")
 

@@ -27,7 +27,7 @@ from mcugen.search.slowdown_cap import SlowdownCap
 from mcugen.search.weight_staging import copied_by
 
 REQUESTED_PROGRAM = "requested program"
-"""Name, in the trace, of the kind of decision that made the first candidate."""
+"""Name, in the trace, of the kind of decision that led to the first candidate."""
 
 REFINEMENTS: tuple[Refinement, ...] = (
     BudgetAlternatives(),
@@ -52,7 +52,7 @@ class SearchResult:
     """The options of the search; their goal may differ from the requested one."""
 
     def placed(self, options: CompileOptions) -> CompileOptions:
-        """Return the given options with the placement that makes start-up copy this program's weights."""
+        """Return the given options with a placement that makes start-up code copy this program's weights to RAM."""
         places = copied_by(self.fit.chosen.built, self.board, self.options).place
         return options if places == options.place else replace(options, place=places)
 
@@ -60,12 +60,13 @@ class SearchResult:
 class ProgramSearch:
     """The search for the program that serves the goal best within the budget and the board's memory.
 
-    The search first builds the program for the goal, then applies the REFINEMENTS in their order. The first of them
-    tries the TRANSFORMATIONS where that program does not fit. Each step builds a limited number of programs.
+    The search first builds the program for the goal, then applies the REFINEMENTS in their order. The first refinement
+    tries the TRANSFORMATIONS if that program does not fit. Each step builds a limited number of programs.
 
     Args:
         problem: The optimized graph, the board and the options.
-        measure_code: Measures code by compiling it, where no candidate surely fits, or only a slow one.
+        measure_code: Measures code by compiling it, if no candidate fits by estimate or only a slow one does; None to
+            use estimates only.
     """
 
     def __init__(self, problem: SearchProblem, measure_code: CodeMeasure | None = None) -> None:
@@ -75,10 +76,10 @@ class ProgramSearch:
         self._problem = replace(problem, graph=graph, search=problem.search_name, evaluator=costs)
 
     def run(self) -> SearchResult:
-        """Search, and return the chosen program together with the requested one.
+        """Run the search, and return the chosen program together with the requested one.
 
         Raises:
-            DoesNotFitError: If no candidate fits; it names the nearest.
+            DoesNotFitError: If no candidate fits; the message describes the one with the least excess.
         """
         selection = self.select()
         problem = selection.problem
@@ -86,10 +87,10 @@ class ProgramSearch:
         return SearchResult(fit, problem.board, problem.options)
 
     def select(self) -> Selection:
-        """Search, and return the chosen program with the other candidates and the problem that it was built for.
+        """Run the search, and return the chosen program, the other candidates, and the problem that it was built for.
 
         Raises:
-            DoesNotFitError: If no candidate fits; it names the nearest.
+            DoesNotFitError: If no candidate fits; the message describes the one with the least excess.
         """
         try:
             selection = self._refined()

@@ -21,7 +21,7 @@ AUTO_PLACES = Places(arena=(AUTO_PLACE,))
 
 @dataclass(frozen=True)
 class CopiesEverywhere:
-    """The chosen start-up copies of weights to one or more RAMs, and what they save."""
+    """The weights that start-up code copies to one or more RAMs, and the cycles that the copies save."""
 
     bytes_by_memory: tuple[tuple[str, int], ...]
     """Names of memories, each with the bytes of copies in it."""
@@ -30,21 +30,21 @@ class CopiesEverywhere:
 
 
 def leaves_all_places(board: Board, options: CompileOptions) -> bool:
-    """Return whether the user left placement to the compiler and weights may be copied to any RAM."""
+    """Return whether the user left the placement to the compiler and weights may be copied to any RAM."""
     return options.place == AUTO_PLACES and may_copy_everywhere(board, options)
 
 
 def may_copy_everywhere(board: Board, options: CompileOptions) -> bool:
-    """Return whether `--place auto` may copy weights to RAM at start-up.
+    """Return whether `--place auto` may make start-up code copy weights to RAM.
 
-    It may not for the goal `ram`, for weights in a file, nor where a second core of another kind reads the weights.
+    It may not for the goal `ram`, for weights in a file, or if a second core of another kind reads the weights.
     """
     is_alike = options.cores == 1 or board.other_kind is None
     return options.optimize != "ram" and is_alike and not options.weights_in_file
 
 
 def with_copies_everywhere(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return options that make start-up copy weights to each RAM; unchanged options if that saves too few cycles.
+    """Return options that make start-up code copy weights to each RAM, or `options` if that saves too few cycles.
 
     Args:
         program: The planned program.
@@ -61,7 +61,7 @@ def with_copies_everywhere(program: Program, board: Board, options: CompileOptio
 def copies_everywhere(
     program: Program, board: Board, options: CompileOptions, lying: Mapping[Buffer, Memory]
 ) -> CopiesEverywhere:
-    """Choose the weights to copy to each RAM, in the room that the arena leaves, so that most cycles are saved.
+    """Choose the weights to copy to each RAM that save the most cycles, within the bytes that the arena leaves free.
 
     The fastest RAM is filled first.
 
@@ -69,7 +69,7 @@ def copies_everywhere(
         program: The planned program.
         board: The board with its memories.
         options: Options with the RAM limit.
-        lying: The memory in which each constant lies without copies.
+        lying: For each constant, the memory that holds it if it is not copied.
     """
     remaining = hottest(program)
     copy_budget = math.inf if options.max_ram is None else options.max_ram - program.arena_size - program.state_size

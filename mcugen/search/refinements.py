@@ -29,22 +29,22 @@ KERNELS_FOR_COPIED_PART = "kernels chosen for some weights in RAM"
 """Name, in messages, of the program whose kernels were chosen for start-up copies of only some weights to RAM."""
 
 WEIGHTS_IN_RAM = KernelsWithinBudget("kernels chosen for weights in RAM", ("ram", "flash"))
-"""The transformation that chooses kernels within limits, where start-up copies all weights to RAM."""
+"""The transformation that chooses kernels within limits, if start-up code copies all weights to RAM."""
 
 
 class Refinement(ABC):
     """A step of the program search that may replace the program chosen so far, or add copies of weights to it."""
 
     kind: ClassVar[str]
-    """Name of the kind of decision in the trace."""
+    """Name, in the trace, of the kind of decision that this step makes, such as "weight staging"."""
 
     @abstractmethod
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Return the selection with the best program after this decision.
+        """Return the selection after this step, with the best program so far.
 
         Args:
             builder: Builds, evaluates and records candidates.
-            selection: The result of the previous refinement.
+            selection: The result of the previous step.
 
         Raises:
             DoesNotFitError: If no candidate fits.
@@ -52,7 +52,7 @@ class Refinement(ABC):
 
 
 class BudgetAlternatives(Refinement):
-    """Chooses the fastest alternative that fits, where the requested program exceeds its budget."""
+    """Chooses the fastest alternative that fits, if the requested program exceeds its budget."""
 
     kind = "budget"
 
@@ -77,7 +77,10 @@ class RoomForCopies(Refinement):
     kind = "weight staging"
 
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Add programs that need less RAM where the chosen one stalls for its weights, and choose the fastest."""
+        """Add programs that need less RAM, if the chosen one stalls for its weights, and choose the fastest.
+
+        The RAM that they leave free holds copies of weights.
+        """
         board, options, chosen = builder.board, builder.options, selection.chosen
         more, charged = tuple[ProgramCandidate, ...](), priced_copies(chosen, board, options)
         if charged is not None:
@@ -100,7 +103,7 @@ class RoomForCopies(Refinement):
 
 
 class KernelsForCopiedWeights(Refinement):
-    """Chooses kernels again where start-up copies all weights to RAM, since other kernels may be faster there."""
+    """Chooses kernels again if start-up code copies all weights to RAM, since other kernels may be faster there."""
 
     kind = "weight staging"
 
@@ -141,7 +144,7 @@ class KernelsForCopiedWeights(Refinement):
 
 
 class CopiesBeforeLayers(Refinement):
-    """Adds calls to the chosen program that copy weights from slow memory to the arena before their layer runs."""
+    """Adds calls that copy weights from slow memory to the arena before the layers that read them."""
 
     kind = "weight staging"
 

@@ -15,9 +15,10 @@ from mcugen.lir.lesson import phases
 
 
 def rematerialized_graphs(graph: Graph) -> Iterator[Graph]:
-    """Yield copies of a training graph that recompute 1, 2, 4, … and at last all possible results for the gradients.
+    """Yield copies of a training graph that recompute results for the gradients, instead of keeping them in memory.
 
-    Results that take the least work to recompute per byte come first. Nothing is yielded if no result can be given up.
+    The copies recompute 1, 2, 4, … and at last all possible results; those that take the least work per saved byte come
+    first. Nothing is yielded if no result can be recomputed.
     """
     order = _cheapest_first(graph)
     count = 1

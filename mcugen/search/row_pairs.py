@@ -18,12 +18,15 @@ from mcugen.search.plan import NO_CHANGES
 
 
 class RowPairs(GroupingTransformation):
-    """Computes two rows per step in layers where this is faster and no group needs more RAM than the busiest one."""
+    """Lets layers in line-buffered groups compute two rows per step, if this is faster.
+
+    No group may then need more RAM than the one with the largest RAM needed before.
+    """
 
     kind = "two rows per step"
 
     def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:
-        """Yield the variant with two rows per step in some layers of its grouping of least RAM, if that is faster."""
+        """Yield the variant with two rows per step in layers of its least-RAM grouping, if that is faster."""
         for grouping in grouped.groupings[:1]:
             paired = with_row_pairs(search.streamings, grouped.variant.graph, grouping, plan_ram_bytes(grouping))
             if paired != grouping:
@@ -35,9 +38,9 @@ def with_row_pairs(streamings: Streamings, graph: Graph, grouping: Grouping, max
     """Return a grouping of the same nodes in which some layers compute two rows per step.
 
     Args:
-        streamings: The line-buffering searches.
+        streamings: Cached searches for line-buffered groups.
         graph: The graph.
-        grouping: Its groups, which compute single rows.
+        grouping: Its division into line-buffered groups, which compute single rows, and single nodes.
         max_ram: Largest RAM of a group in bytes.
 
     Returns:

@@ -25,18 +25,18 @@ from mcugen.search.refinements import CopiesBeforeLayers, Refinement
 from mcugen.search.weight_staging import copied_by, staged
 
 SLOWDOWN_LIMIT_TEXT = f"{TOLERANCES.max_balanced_slowdown} times the cycles of `speed`"
-"""The limit on the slowdown of `balanced` programs, as a phrase in verdicts of the trace."""
+"""The largest slowdown of `balanced` programs against the `speed` program, as a phrase in verdicts of the trace."""
 
 SCARCE_MEMORY_TEXT = f"more than {TOLERANCES.ample_memory_fraction:.0%} of the board's RAM or flash"
-"""The use of memory above which memory is not ample, as a phrase in verdicts of the trace."""
+"""The use of memory above which memory counts as scarce, as a phrase in verdicts of the trace."""
 
 
 class SlowdownCap(Refinement):
-    """Replaces a `balanced` program that is much slower than the `speed` program, where memory is ample.
+    """Replaces a `balanced` program that is much slower than the `speed` program, if memory is ample.
 
-    Memory is ample where the `speed` program leaves most of it free: then the bytes that `balanced` saves are of no
-    use. Programs with a placement by the user or chosen for a budget are kept. If the model has weights of at most 4
-    bits, the replacement may not take more bytes of weights.
+    Memory is ample if the `speed` program leaves most of it free: then the bytes that `balanced` saves have no use.
+    Programs that were chosen for a budget, or whose memories the user chose, are kept. If the model has weights of at
+    most 4 bits, the replacement may not take more bytes of weights.
     """
 
     kind = "slowdown cap"
@@ -44,8 +44,8 @@ class SlowdownCap(Refinement):
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
         """Choose the first program that takes at most max_balanced_slowdown times the cycles of the `speed` program.
 
-        The chosen program is tried first, then faster ones. It is kept if no program is small and fast enough, or if
-        the cap does not apply.
+        The program chosen so far is tried first, then faster ones. It is kept if no program is both small and fast
+        enough, or if the cap does not apply.
         """
         problem = builder.problem
         if problem.board_for is None or not _is_free(selection):

@@ -21,7 +21,7 @@ from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import GraphChanges, divided_layers
 
 COLUMN_AXIS = 2
-"""Index of the axis of columns in tensors of samples, rows, columns and channels."""
+"""Index of the axis of columns in a tensor with the axes samples, rows, columns and channels."""
 
 NUM_PATCHES = 2
 """Number of patches (ranges of columns) that the width of a chain's output is divided into."""
@@ -39,7 +39,7 @@ class _Step(NamedTuple):
 
 
 class SpatialTiling(GroupingTransformation):
-    """Computes the group that needs most RAM in patches of columns, again and again as long as this saves RAM."""
+    """Computes the group that needs most RAM in tiles of image columns, repeatedly as long as this saves RAM."""
 
     kind = "spatial tiling"
 
@@ -64,9 +64,9 @@ class SpatialTiling(GroupingTransformation):
 
 
 def tile_columns(graph: Graph, nodes: Sequence[Node]) -> Graph | None:
-    """Return a copy of the graph whose longest tileable chain of `nodes` is computed in patches of columns.
+    """Return a copy of the graph in which the longest tileable chain among `nodes` is computed in tiles of columns.
 
-    None if these nodes contain no such chain.
+    Return None if these nodes contain no chain of layers that can compute some of their columns alone (`Columnwise`).
     """
     chain = max(_chains(graph, nodes), key=len, default=[])
     if len(chain) < 2:

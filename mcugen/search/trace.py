@@ -20,13 +20,13 @@ class TraceEntry:
     search: str
     """The search that evaluated it, for example "balanced"; one compilation may run several."""
     candidate: str
-    """Its name in messages."""
+    """Name of the candidate in messages."""
     transformation: str
-    """The kind of decision that made it."""
+    """Name of the kind of decision that led to the candidate."""
     plan: ProgramPlan
     metrics: Metrics
     verdict: str = ""
-    """Why it was chosen or rejected, in one sentence; empty until that is known."""
+    """Why the candidate was chosen or rejected, in one sentence; "" until that is known."""
     is_chosen: bool = False
     """Whether it is the result of the compilation."""
 
@@ -56,7 +56,8 @@ class SearchTrace:
     def record(self, entry: TraceEntry) -> int:
         """Add a candidate and return its number.
 
-        A rejected candidate that equals a recorded one is not added again; the number of that one is returned.
+        If a rejected candidate equals one that is recorded already, it is not added again; the number of the recorded
+        one is returned.
 
         Args:
             entry: The candidate; its number is set by the trace.
@@ -81,7 +82,7 @@ class SearchTrace:
             self.entries[number - 1] = replace(self.entries[number - 1], plan=plan, metrics=metrics)
 
     def judge(self, number: int | None, verdict: str) -> None:
-        """Set the verdict on the candidate with a number; None, for a candidate without a number, does nothing."""
+        """Set the verdict on the candidate with a number; if `number` is None, do nothing."""
         if number is not None:
             self.entries[number - 1] = replace(self.entries[number - 1], verdict=verdict)
 
@@ -106,7 +107,7 @@ class SearchTrace:
                 self.judge(entry.number, rejection(entry, best, budget))
 
     def of(self, search: str) -> Iterator[TraceEntry]:
-        """Yield the candidates of the search with a name."""
+        """Yield the candidates of the search with the name `search`."""
         return (entry for entry in self.entries if entry.search == search)
 
     def to_json(self) -> dict[str, object]:
@@ -132,7 +133,7 @@ def rejection(entry: TraceEntry, best: TraceEntry | None, budget: Budget) -> str
 
 
 def excess_of(use: Use, budget: Budget) -> str:
-    """Return by how much a program exceeds its RAM and flash limits, as a phrase; "" if it fits."""
+    """Return a phrase that says by how much a program exceeds its RAM and flash limits; "" if it fits."""
     limits = budget.narrowed(use)
     pairs = (("RAM", use.ram, limits.ram), ("flash", use.flash, limits.flash))
     return " and ".join(

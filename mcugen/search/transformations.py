@@ -32,9 +32,9 @@ from mcugen.search.problem import SearchProblem
 from mcugen.search.rematerialization import rematerialized_graphs
 
 MAX_LIMIT_CORRECTIONS = 4
-"""Largest number of times that kernels are chosen for a budget.
+"""Largest number of times that kernels are chosen to meet one budget.
 
-Each choice uses limits that are corrected by the difference between the budget and the program of the previous choice.
+The limits of each choice are corrected by the difference between the budget and what the previous program used.
 """
 
 
@@ -45,14 +45,14 @@ class Transformation(ABC):
     name: str
     """What the transformation does, as notes, errors and the trace say it."""
     serves: tuple[str, ...]
-    """The limited memories that it can reduce: `ram`, `flash`."""
+    """Names of the limited memories that it can reduce: `ram`, `flash` or both."""
     goal: str = ""
-    """The goal that it builds for, if a different goal is all that it changes."""
+    """The goal that it builds for, if a different goal is its only change; else ""."""
 
     kind: ClassVar[str]
-    """Name of the kind of decision in the trace."""
+    """Name, in the trace, of the kind of decision that this transformation makes."""
     needs_training: ClassVar[bool] = False
-    """Whether it applies only to models that are trained on the device."""
+    """Whether the transformation applies only to models that are trained on the device."""
 
     def applies(self, problem: SearchProblem) -> bool:
         """Return whether the transformation can be used for a problem and would change the requested program."""
@@ -75,9 +75,9 @@ class CandidateTransformation(ABC):
     """A way to improve every candidate of a search before it is compared with other candidates."""
 
     kind: ClassVar[str]
-    """Name of the kind of decision in the trace."""
+    """Name, in the trace, of the kind of decision that this transformation makes."""
     advantage: ClassVar[str]
-    """Why the candidate without this transformation is rejected, as a phrase for the trace."""
+    """Why a candidate without this transformation is rejected, as a phrase for the trace."""
 
     @abstractmethod
     def propose(
@@ -99,7 +99,10 @@ class ProgramForGoal(Transformation):
     kind = "other goal"
 
     def applies(self, problem: SearchProblem) -> bool:
-        """Return whether a different goal was requested, and the options allow the line-buffered groups of this one."""
+        """Return whether another goal was requested and the options allow a program for this goal.
+
+        For goals that use line-buffered groups, they do not if weights are read by a callback.
+        """
         uses_row_groups = self.goal in (GOALS[0], "ram")
         return super().applies(problem) and not (uses_row_groups and problem.options.weights_reader)
 
@@ -112,8 +115,9 @@ class ProgramForGoal(Transformation):
 class KernelsWithinBudget(Transformation):
     """Chooses the kernels of the requested goal within the budget.
 
-    The choice of kernels knows neither the planner's overlaps nor the code of layers without a choice. Its limits are
-    corrected by the difference between the budget and what the program uses, up to MAX_LIMIT_CORRECTIONS times.
+    The limits of the choice are estimates: they include neither the overlaps of buffers that the planner finds nor the
+    code of layers without a choice of kernels. They are corrected by the difference between the budget and what the
+    program uses, up to MAX_LIMIT_CORRECTIONS times.
     """
 
     kind = "kernel choice"
@@ -122,7 +126,7 @@ class KernelsWithinBudget(Transformation):
     """Returns the RAM and flash that a program uses."""
 
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
-        """Yield a program by the budget as limits, then one for each correction of these limits."""
+        """Yield a program for the budget as limits, then one for each correction of these limits."""
         board, options, budget = problem.board, problem.options, problem.budget
         variants = [_VariantWithinLimits(problem, v) for v in graph_variants(problem, streamings_of(problem))]
         limits, tried = limits_of(problem), set[Limits]()
@@ -139,7 +143,7 @@ class KernelsWithinBudget(Transformation):
 
 @dataclass(frozen=True)
 class LineBufferFusion(Transformation):
-    """Computes layers in line-buffered groups, as many as the RAM limit requires, for the requested goal."""
+    """Computes layers together row by row in line-buffered groups, as many as the RAM limit requires."""
 
     kind = LINE_BUFFER_FUSION
 
@@ -160,7 +164,7 @@ class LineBufferFusion(Transformation):
 
 @dataclass(frozen=True)
 class Rematerialization(Transformation):
-    """Recomputes results that gradients need, as few as the budget requires."""
+    """Recomputes results that gradients need instead of keeping them in memory, as few as the budget requires."""
 
     kind = "rematerialization"
     needs_training = True
@@ -234,7 +238,7 @@ def _close_groupings(streamings: Streamings, graph: Graph, limits: Limits) -> li
 
 
 def limits_of(problem: SearchProblem) -> Limits:
-    """Return the limits in bytes for the choice of kernels: the budget, or else all RAM or flash of the board."""
+    """Return the limits in bytes for the choice of kernels: the budget's, or else all RAM or flash of the board."""
     budget, board = problem.budget, problem.board
     return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
 

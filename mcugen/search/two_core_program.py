@@ -36,7 +36,7 @@ class CoreAssignment(CandidateTransformation):
     def propose(
         self, problem: SearchProblem, candidate: ProgramCandidate, limits: CompileOptions
     ) -> Iterator[BuiltProgram]:
-        """Yield the program for two cores, if there are two and the second one saves enough time."""
+        """Yield the program for two cores, if the options ask for two and the second core saves enough time."""
         if problem.options.cores == 1:
             return
         whole = candidate.program
@@ -52,9 +52,9 @@ class TwoCoreSearch:
     problem: SearchProblem
 
     def program(self, whole: Program, use: Use, limits: CompileOptions) -> Program:
-        """Return the program for two cores, or `whole` where the second core saves too little.
+        """Return the program for two cores, or `whole` if the second core saves too little time.
 
-        The constants may not grow where that would prevent copies to RAM at start-up.
+        The constants of the shards may not take the RAM that start-up copies of weights need.
 
         Args:
             whole: The planned program of one core.

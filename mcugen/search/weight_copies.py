@@ -19,7 +19,7 @@ from mcugen.memory.place import memory_of_arena, memory_of_weights
 from mcugen.search.objective import TOLERANCES
 
 MAX_PREFETCH_DISTANCE = 3
-"""Largest number of instructions or blocks that a copy may run ahead of the layer that reads it."""
+"""Largest number of instructions or outermost blocks by which a copy may begin before the layer that reads it."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Gain:
     """A possible copy of a constant to the arena during a call, and the cycles that it saves."""
 
     copy: StagedConstant
-    """The constant and, for a prefetch, the instruction during which it is copied."""
+    """The constant to copy and, for a prefetch, the instruction before which the copy begins."""
     whole: range
     """Indices of the instruction or block that reads the copy (Program.wholes)."""
     cycles: float
     """Cycles that the copy saves per call."""
     hidden: float = 0.0
-    """Cycles of copying per call that cost nothing, since the CPU computes at the same time."""
+    """Cycles of copying per call that take no time, because the CPU computes while DMA copies."""
 
     @property
     def span(self) -> range:
@@ -41,7 +41,10 @@ class Gain:
         return range(self.whole.start if self.copy.beside is None else self.copy.beside, self.whole.stop)
 
     def crosses(self, other: Gain) -> bool:
-        """Return whether two prefetches are read in the opposite order to that in which they begin."""
+        """Return whether two prefetches cross: one begins before the other but is read after it.
+
+        The result is False if one of the copies is no prefetch.
+        """
         own_start, other_start = self.copy.beside, other.copy.beside
         if own_start is None or other_start is None:
             return False
@@ -57,21 +60,21 @@ class Gain:
 
 @dataclass(frozen=True)
 class Copies:
-    """The chosen copies of constants to RAM: by start-up, and to the arena during a call."""
+    """The chosen copies of constants to RAM: those that start-up code makes, and those to the arena during a call."""
 
     options: CompileOptions
-    """Options whose placement has the copies by start-up."""
+    """The options of the compilation, with a placement that contains the copies by start-up code."""
     gains: Sequence[Gain]
-    """Copies before layers."""
+    """Copies to the arena during a call, before the layers that read them."""
     most: int
-    """Largest arena in bytes with the copies before layers."""
+    """Largest size of the arena in bytes with the copies during a call."""
     waits: float
-    """Estimated stall cycles per call for constants that remain with these copies."""
+    """Estimated stall cycles per call for reading constants, with these copies made."""
     ram: int
-    """Bytes of the arena and of the copies made by start-up."""
+    """Bytes of the arena plus those of the copies made by start-up code."""
 
     def keeping(self, gains: Sequence[Gain]) -> Copies:
-        """Return these copies with only `gains` of the copies before layers.
+        """Return these copies with only `gains` as copies during a call.
 
         The stall cycles that dropped copies would have saved are added to `waits`.
         """
@@ -79,23 +82,26 @@ class Copies:
         return replace(self, gains=gains, waits=self.waits + lost_cycles)
 
     def rank(self, program: Program) -> float:
-        """Return the weighted logarithm of time · RAM · flash of a program with these copies: less is better."""
+        """Return the logarithm of time · RAM · flash, weighted for `balanced`, of a program with these copies.
+
+        A smaller rank is better.
+        """
         return rank_of(program, self.waits, self.ram)
 
 
 def rank_of(program: Program, waits: float, ram: int) -> float:
-    """Return the weighted logarithm of time · RAM · flash by which `balanced` ranks programs: less is better.
+    """Return the logarithm of time · RAM · flash, weighted for `balanced`; a smaller rank is better.
 
     Args:
         program: The planned program.
-        waits: Stall cycles for constants per call.
+        waits: Stall cycles per call for reading constants.
         ram: Bytes of RAM with all copies.
     """
     return Cost((program.instructions_estimate or 0.0) + waits, ram, program.weights_size).rank(GOALS[0])
 
 
 def by_readers(gains: Iterable[Gain]) -> dict[int, list[StagedConstant]]:
-    """Return the copies to make, by the index of the instruction (or of the start of the block) that reads them."""
+    """Return the copies to make, by the index of the instruction (or the start of the block) that reads them."""
     copies_by_index: dict[int, list[StagedConstant]] = {}
     for gain in gains:
         copies_by_index.setdefault(gain.whole.start, []).append(gain.copy)
@@ -103,7 +109,7 @@ def by_readers(gains: Iterable[Gain]) -> dict[int, list[StagedConstant]]:
 
 
 def choose_copies_that_fit(program: Program, gains: Sequence[Gain], max_arena: int) -> list[Gain]:
-    """Choose the copies that fit an arena of `max_arena` bytes, as if live buffers left no gaps between them.
+    """Choose the copies that fit an arena of `max_arena` bytes, assuming that live buffers leave no gaps between them.
 
     Copies that save the most cycles per byte are chosen first. Each reader has at most one copy of a constant.
 
@@ -128,7 +134,8 @@ def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Ga
     """Return all copies of constants to the arena that would save enough cycles, whether they fit or not.
 
     A constant may have several alternatives: a copy just before its reader, and prefetches during earlier instructions.
-    There are none for `flash`, in a frame pipeline, nor where the user chose copies or a reader of weights.
+    The list is empty for the goal `flash`, in a two-core pipeline over frames, and if the user chose the copies or a
+    file of weights that a callback reads.
 
     Args:
         program: The planned program.

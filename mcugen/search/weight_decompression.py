@@ -31,7 +31,7 @@ from mcugen.search.metrics import Use
 from mcugen.search.objective import TOLERANCES, Budget
 
 DECODED_TILE_BYTES = 10_240
-"""Limit of the bytes of decoded weights per tile where the arena has less room, and so must grow.
+"""Largest size in bytes of the decompressed weights of one tile, if the arena has less free room and so must grow.
 
 Smaller tiles would need too many kernel calls.
 """
@@ -47,10 +47,10 @@ CompressedConstants = Mapping[Buffer, CompressedForm]
 def choose_compressed_constants(
     program: Program, board: Board, options: CompileOptions, *, must_save: bool = False
 ) -> CompressedConstants:
-    """Return the constants to compress; none where weights must stay as they are or the flash limit is already met.
+    """Return the constants to compress; empty if weights must stay as they are or the flash limit is already met.
 
-    For `flash`, or if flash must be saved, all constants that become shorter are compressed. `balanced` compresses
-    those whose share of flash saved exceeds their share of time added. Other goals compress none.
+    For `flash`, or if flash must be saved, all constants that become shorter are compressed. `balanced` compresses the
+    constants for which the relative saving of flash exceeds the relative increase of time. Other goals compress none.
 
     Args:
         program: The planned program.
@@ -74,14 +74,14 @@ def choose_compressed_constants(
 def with_compressed_constants(
     program: Program, codes: CompressedConstants, board: Board, options: CompileOptions, *, must_save: bool = False
 ) -> Program:
-    """Return the program with compressed weights where this serves the goal and RAM suffices, else the program itself.
+    """Return the program with compressed weights if this serves the goal and RAM suffices, else the program itself.
 
-    `flash` compresses if the saving exceeds what it gives up for speed, and `must_save` if anything is saved.
-    `balanced` compresses if time · RAM · flash decreases.
+    For `flash`, compression must save more flash than the goal may spend on speed; with `must_save`, any saving is
+    enough. For `balanced`, time · RAM · flash must decrease.
 
     Args:
         program: The planned program.
-        codes: The constants to compress; the largest are dropped until the decoded weights fit the arena.
+        codes: The constants to compress; the largest are dropped until the decompressed weights fit the arena.
         board: The board with its memories.
         options: Options with goal and limits.
         must_save: Whether a flash limit must be met.
@@ -156,7 +156,7 @@ def tile_for_decoding(graph: Graph, program: Program, codes: CompressedConstants
 
 
 def better_of(programs: Sequence[Program], board: Board, options: CompileOptions) -> Program:
-    """Return the program with the least product time · RAM · flash among those that exceed the limits least.
+    """Return the program with the least product time · RAM · flash, among those that exceed the limits least.
 
     Args:
         programs: The candidates, with memory plans.

@@ -37,12 +37,12 @@ MAX_STAGING_PLANS = 6
 
 
 def with_copies(program: Program, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return options that make start-up copy weights from flash on a serial bus to RAM, or the given options.
+    """Return options that make start-up code copy weights from flash on a serial bus to RAM, or the given options.
 
-    `speed` copies as many weights as fit. `balanced` copies all if stalls would make it more than max_balanced_slowdown
-    times as slow and RAM stays within the share ample_memory_fraction of the board. Beyond that share, it copies the
-    weights that it reads most often, as long as this improves the trade of time and RAM. Placements, budgets and weight
-    files that the user chose are kept.
+    `speed` copies as many weights as fit. `balanced` copies all weights if stalls would make it more than
+    Tolerances.max_balanced_slowdown times as slow and RAM stays within the share Tolerances.ample_memory_fraction of
+    the board's. Beyond that share, `balanced` copies the weights with the most reads, as long as time · RAM decreases.
+    Placements, budgets and weight files that the user chose are kept.
 
     Args:
         program: The planned program.
@@ -157,10 +157,10 @@ def _best_trade(program: Program, board: Board, options: CompileOptions, waits: 
 
 
 def copied_by(built: BuiltProgram, board: Board, options: CompileOptions) -> CompileOptions:
-    """Return options whose placement has the copies of constants that start-up makes for a program.
+    """Return options whose placement contains the copies of constants that start-up code makes for a program.
 
     Args:
-        built: The planned program; copies are chosen for it unless it has some.
+        built: The planned program; copies are chosen for it if it has none yet.
         board: The board with its memories.
         options: The options of the compilation.
     """
@@ -171,10 +171,10 @@ def copied_by(built: BuiltProgram, board: Board, options: CompileOptions) -> Com
 def copies_for(program: Program, board: Board, options: CompileOptions) -> Copies:
     """Return the copies of constants that serve the goal best, by estimate.
 
-    For `speed` the arena may grow as far as memory and budget allow. For `balanced` it may grow as long as the trade
-    improves, if weights lie in flash on a serial bus. Other goals only use bytes of the arena that other layers leave
-    free. `balanced` falls back to start-up copies within the share ample_memory_fraction of RAM if its copies leave it
-    more than max_balanced_slowdown times as slow as those.
+    For `speed` the arena may grow as far as memory and budget allow. For `balanced` it may grow as long as time · RAM
+    decreases, if weights lie in flash on a serial bus. Other goals only use bytes of the arena that are free while a
+    layer runs. `balanced` uses start-up copies within the share Tolerances.ample_memory_fraction of RAM instead, if
+    these make it faster by more than the factor Tolerances.max_balanced_slowdown.
 
     Args:
         program: The planned program.
@@ -234,7 +234,7 @@ def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequ
 
 
 def copies_enough(program: Program, board: Board, options: CompileOptions) -> bool:
-    """Return whether start-up copies constants to RAM; for `speed`, whether it copies all of them.
+    """Return whether start-up code copies some constants to RAM; for the goal `speed`, whether it copies all constants.
 
     Args:
         program: The planned program.
@@ -246,7 +246,7 @@ def copies_enough(program: Program, board: Board, options: CompileOptions) -> bo
 
 
 def copies_a_part(program: Program, board: Board, options: CompileOptions, chosen: CompileOptions) -> bool:
-    """Return whether start-up copies only some constants for `speed`, as there is no room for all.
+    """Return whether, for the goal `speed`, start-up code copies only some constants because there is no room for all.
 
     Args:
         program: The planned program.
@@ -294,9 +294,9 @@ def _levels(program: Program, gains: Sequence[Gain], room: int) -> list[int]:
 
 
 def is_slowed_by_stalls(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> bool:
-    """Return whether stalls for serial flash make a candidate, with its copies, too slow.
+    """Return whether stalls for flash on a serial bus make a candidate, with its copies, too slow.
 
-    Too slow is more than max_balanced_slowdown times as slow as without stalls.
+    Too slow is more than Tolerances.max_balanced_slowdown times as slow as without stalls.
 
     Args:
         candidate: The planned program with its copies.
@@ -307,10 +307,10 @@ def is_slowed_by_stalls(candidate: ProgramCandidate, board: Board, options: Comp
 
 
 def budget_beside_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> Budget | None:
-    """Return a smaller budget that would leave enough RAM for start-up to copy all constants, or None.
+    """Return a smaller budget for the program that would leave enough RAM for start-up code to copy all constants.
 
-    None means that there is no such budget, or that the program has enough RAM already. Flash that kernels spend on
-    speed (Kernel.spends) may be saved to fit the copies.
+    Return None if there is no such budget, or if the program leaves enough RAM already. To make the copies smaller, the
+    budget may also exclude kernels that use more flash for speed (Kernel.spends).
 
     Args:
         candidate: The planned program.
@@ -332,9 +332,10 @@ def budget_beside_copies(candidate: ProgramCandidate, board: Board, options: Com
 def options_for_weights_in_ram(
     candidate: ProgramCandidate, board: Board, options: CompileOptions
 ) -> CompileOptions | None:
-    """Return options by which kernels are chosen as if all weights lay in RAM, or None if some stay in flash.
+    """Return options by which kernels are chosen as if all weights lay in RAM.
 
-    If start-up copies weights to several memories, the slowest of them counts. None also for goals but `speed`.
+    Return None if some weights stay in flash, or if the goal is not `speed`. If start-up code copies weights to several
+    memories, the slowest of them counts.
 
     Args:
         candidate: The planned program with its copies.
@@ -351,10 +352,11 @@ def options_for_weights_in_ram(
 
 
 def priced_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions | None:
-    """Return options that add a cost in cycles per byte of weights to the choice of `speed` kernels, or None.
+    """Return options that add a cost in cycles per byte of weights to the choice of kernels for `speed`.
 
-    Where start-up copies only some constants, each byte of weights takes RAM from constants that are not copied. The
-    cost is the most cycles per byte that one of these would save. None if start-up copies all constants, or none.
+    If start-up code copies only some constants, each byte of weights takes RAM from constants that are not copied. The
+    cost is the most cycles per byte that one of these would save. Return None if start-up code copies all constants, or
+    none.
 
     Args:
         candidate: The planned program with its copies.

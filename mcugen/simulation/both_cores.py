@@ -33,7 +33,7 @@ class Fork:
     """Instructions of one layer that is divided between both cores, from its start signal until both cores are done."""
 
     first: int
-    """Instructions of the first core from its start signal to the other core, to the end of its own shard."""
+    """Instructions of the first core from its start signal to the other core until the end of its own shard."""
     other: int
     """Instructions of the other core from waking to signaling the end of its shard."""
     end: int
@@ -41,13 +41,13 @@ class Fork:
 
     @property
     def instructions(self) -> int:
-        """Return the instructions of the slower core, without waiting."""
+        """Return the instructions of the longer shard plus `end`: the time of the layer without waiting."""
         return max(self.first, self.other) + self.end
 
 
 @dataclass(frozen=True)
 class BothCores:
-    """Results of one sample on one core and on both cores, and the instructions of both runs (0 if not counted)."""
+    """Results of one sample on one core and on both cores, with instruction counts (0 if they were not counted)."""
 
     alone: dict[str, np.ndarray]
     """Outputs of the run on one core, by port name."""
@@ -56,18 +56,21 @@ class BothCores:
     instructions: int
     """Instructions of the run on one core."""
     each: tuple[int, int]
-    """Instructions of the first and of the other core in the run on both."""
+    """Instructions of the first core and of the other core in the run on both cores."""
     forks: tuple[Fork, ...]
     """The layers that both cores compute, in the order of execution."""
 
     @property
     def slower(self) -> int:
-        """Return the first core's instructions in the run on both cores, plus its waiting time in instructions."""
+        """Return the time of the run on both cores in instructions: those of the first core, plus its waiting time."""
         return self.each[0] + sum(fork.instructions - fork.first - fork.end for fork in self.forks)
 
     @property
     def barrier(self) -> float:
-        """Return the synchronization cost of a fork: additional instructions of both cores over the run on one core."""
+        """Return the instructions that synchronizing the cores takes for each divided layer.
+
+        This is the sum over both cores, minus the run on one core, divided by the number of divided layers.
+        """
         return (sum(self.each) - self.instructions) / len(self.forks)
 
 
@@ -81,11 +84,12 @@ def run_on_both_cores(
         board: The board that it was compiled for.
         sample: Inputs by port name.
         folder: Build folder.
-        counts: Whether to count instructions. Without, the cores wait by WFE and signal by SEV, as on boards.
+        counts: Whether to count instructions. If not, the cores wait by WFE and signal by SEV, as on boards.
         timeout: Seconds within which each run must end.
 
     Raises:
-        UsageError: The bundle is not for two cores of an Arm board, or needs more than an arena.
+        UsageError: The bundle is not for two cores of an Arm board, or needs other memory from its caller than one
+            arena, such as a state, a file of weights or buffers for inputs.
     """
     more = (bundle.has_state, bundle.weights_blob, bundle.arguments, bundle.streamed, len(bundle.arena_sizes) > 1)
     lent = any(port.is_lent for port in (*bundle.inputs, *bundle.outputs))

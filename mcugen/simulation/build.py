@@ -23,14 +23,14 @@ from mcugen.simulation.toolchain import Compiler, Unit, find_program, host_compi
 
 
 class Checks(Enum):
-    """Treatment of undefined behavior and wrong addresses in a program for this computer."""
+    """Which sanitizers a program for this computer is built with, to detect undefined behavior and wrong addresses."""
 
     NONE = "none"
     """Build without sanitizers."""
     TRAP = "trap"
     """End by a trap, without a message, on undefined behavior; report wrong addresses."""
     TELL = "tell"
-    """Report place and kind; compiling takes gcc twice as long."""
+    """Report the place and the kind of each error; gcc takes twice as long to compile."""
 
 
 HARNESS_DIR = resource_dir("templates") / "harness"
@@ -74,7 +74,7 @@ _MIN_HOOK_LAYERS = 16
 
 @dataclass(frozen=True)
 class TargetImages:
-    """Linked firmware images of a model; None for images that were not asked for."""
+    """Paths of linked firmware images of a model; None for an image that was not requested."""
 
     model: Path
     """The test firmware with the model."""
@@ -112,9 +112,14 @@ class _Build:
 
 
 def build_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
-    """Build the program that runs the model on this computer, with address and UB sanitizers if `checks` asks for them.
+    """Build the program that runs the model on this computer, and return its path.
 
-    A program that $CC links statically has the UB sanitizer alone, and traps.
+    Args:
+        bundle: The model.
+        folder: Build folder.
+        checks: The sanitizers. A program that $CC links statically has the undefined-behavior sanitizer alone, and
+            traps.
+        files: Library that the model calls; None if it calls none.
     """
     build = _host_build(bundle, folder, checks, files)
     return build.program("model.out", _joined_units(bundle, folder) if checks in _JOINED else _host_units(bundle))
@@ -140,7 +145,8 @@ def build_counted(bundle: Bundle, folder: Path, counters: Sequence[str], files: 
 def build_flips(bundle: Bundle, folder: Path, samples: int, *, sanitize: bool, checks: bool) -> Path:
     """Build the fault-injection program, which runs the self-test with flipped bits in constants and in the state.
 
-    Constants are writable in this program. Signed overflow wraps around, so that it only makes values wrong.
+    Constants are writable in this program. Signed overflow wraps around: a flipped bit changes values, but causes no
+    undefined behavior.
 
     Args:
         bundle: The model, with a self-test.
@@ -262,7 +268,10 @@ def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder:
 
 
 def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
-    """Build the validation firmware as a program for this computer that talks over standard input and output."""
+    """Build the firmware of `mcugen validate` as a program for this computer.
+
+    The program talks over its standard input and output.
+    """
     build = _host_build(bundle, folder, checks, files)
     return build.program("wire.out", [*_harness_units(("wire_host", "wire"), ()), *_validated_units(bundle, ())])
 
@@ -270,7 +279,10 @@ def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: Library
 def build_wire_target(
     bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
 ) -> Path:
-    """Build the validation firmware for a QEMU machine with the board's flags; it talks over the first serial port."""
+    """Build the firmware of `mcugen validate` for a QEMU machine, with the board's flags.
+
+    The firmware talks over the machine's first serial port.
+    """
     _write_sources(bundle, folder)
     prefix = f"-D{bundle.name.upper()}_VALIDATE"
     harness = ("startup", "semihosting", "wire", f"{machine.harness}/reset", f"{machine.harness}/uart")
@@ -289,7 +301,14 @@ def _validated_units(bundle: Bundle, flags: tuple[str, ...]) -> list[Unit]:
 def build_parts(
     bundle: Bundle, board: Board, folder: Path, roots: Sequence[str], files: LibraryFiles | None = None
 ) -> tuple[Path, Path]:
-    """Build a program that contains only the functions `roots` and what they need, and one without any of them.
+    """Build a program that contains only some functions and what they call, and one without any of them.
+
+    Args:
+        bundle: The model.
+        board: The board.
+        folder: Build folder.
+        roots: Names of the C functions.
+        files: Library that the model calls; None if it calls none.
 
     Returns:
         The paths of both programs; the difference of their sizes is what the functions add to a firmware.
@@ -304,7 +323,7 @@ def build_parts(
 
 
 def flags_of(board: Board) -> str:
-    """Return the compiler flags that determine the machine code for a board: -O…, -m… and -std…, by spaces."""
+    """Return the compiler flags that determine the machine code for a board (-O…, -m… and -std…), with spaces."""
     return " ".join(flag for flag in (*_COMMON, *board.cflags) if flag.startswith(("-O", "-m", "-std")))
 
 

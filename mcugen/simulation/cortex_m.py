@@ -210,8 +210,8 @@ def _m85_rule(instruction: Instruction) -> Rule:
 M85 = Scoreboard(2, {"load": 2, "store": 2, "alu": 2, "port": 2}, _m85_rule, _m7_needed)
 """Dual-issue pipeline model of the Cortex-M85, from LLVM's ARMScheduleM85.td.
 
-Vector loads and stores occupy units of their own for two cycles, so that loads and stores of words overlap with them;
-on the CPU they wait for each other.
+A vector load or store takes two cycles. Loads and stores of words may overlap with it in the model, because they use
+other units; on the CPU they wait for each other.
 """
 
 

@@ -20,29 +20,32 @@ from mcugen.simulation.waits import Wait, memories_with_waits, memories_without_
 
 @dataclass(frozen=True)
 class Cycles:
-    """Estimated cycles of one call of the model; None without an estimate."""
+    """Estimated cycles of one call of the model.
+
+    If the simulator cannot estimate cycles, `total`, `layers` and `layer_waits` are None, and `note` has the reason.
+    """
 
     total: int | None
-    """Cycles of the call, with stall cycles."""
+    """Cycles of the call, with stall cycles; None if they cannot be estimated."""
     layers: tuple[int, ...] | None
     """Cycles of each layer, with stall cycles; None if layers were not profiled."""
     note: str
-    """Name of the timing and the assumption about memory, or the reason why there is no estimate."""
+    """Name of the timing model and the assumption about memory, or the reason why there is no estimate."""
     layer_units: tuple[Mapping[str, int], ...] | None = None
-    """For each layer, the number of instructions by unit of the CPU (see Instruction.unit)."""
+    """For each layer, the number of executed instructions by CPU unit (see Instruction.unit); None if not profiled."""
     waits: tuple[Wait, ...] = ()
-    """Stall cycles by memory, which are part of the total."""
+    """Stall cycles of the call by memory, which are part of `total`."""
     layer_waits: tuple[tuple[Wait, ...], ...] | None = None
-    """Stall cycles by memory for each layer."""
+    """For each layer, the stall cycles by memory; None if layers were not profiled."""
 
     @property
     def without_waits(self) -> int | None:
-        """Return the cycles on memory without wait states; None if unknown."""
+        """Return the cycles of the call without stalls on memory; None if cycles are not estimated."""
         return None if self.total is None else self.total - sum(wait.cycles for wait in self.waits)
 
     @property
     def layers_without_waits(self) -> tuple[int, ...] | None:
-        """Return the cycles of each layer on memory without wait states; None if unknown."""
+        """Return the cycles of each layer without stalls on memory; None if layers were not profiled."""
         if self.layers is None or self.layer_waits is None:
             return self.layers
         pairs = zip(self.layers, self.layer_waits, strict=True)
@@ -51,17 +54,17 @@ class Cycles:
 
 @dataclass(frozen=True)
 class Disassembly:
-    """The instructions of a program, and how they are counted."""
+    """The instructions of a program, and the address ranges in it that are counted in a special way."""
 
     instructions: Mapping[int, Instruction]
     """Instructions by address."""
     ignored: Sequence[AddressRange] = ()
     """Address ranges of the test firmware's own functions, which are not counted."""
     copies: Sequence[AddressRange] = ()
-    """Address ranges of the functions that stand for a DMA controller: begin of a copy, and wait for its end."""
+    """Address ranges of the functions that stand for a DMA controller: one begins a copy, one waits for its end."""
 
     def block(self, edge: Edge) -> list[Instruction]:
-        """Return the instructions of the block that an edge starts from, in order."""
+        """Return the instructions of the basic block that a transition (Edge) starts from, in order."""
         block = [self.at(edge.begin)]
         while block[-1].address < edge.last:
             block.append(self.at(block[-1].end))
@@ -71,18 +74,18 @@ class Disassembly:
         """Return the instruction at an address.
 
         Raises:
-            VerificationError: There is no instruction.
+            VerificationError: No instruction begins at the address.
         """
         if address not in self.instructions:
             raise VerificationError("what ran must be code of the program", f"address {address:#x}")
         return self.instructions[address]
 
     def branches(self, edge: Edge) -> bool:
-        """Return whether the block branched instead of continuing with the next address."""
+        """Return whether the block that a transition starts from ended with a taken branch, not at the next address."""
         return edge.to != self.at(edge.last).end
 
     def edges(self, span: Span) -> list[Edge]:
-        """Return the edges of a span, without those of ignored address ranges."""
+        """Return the transitions between basic blocks in a span, without those in ignored address ranges."""
         return [edge for edge in span.edges if not any(edge.begin in area for area in self.ignored)]
 
 
@@ -180,7 +183,7 @@ def instructions_by_unit(span: Span, code: Disassembly) -> Mapping[str, int]:
 
 
 def cycles_of(span: Span, code: Disassembly, timing: Timing) -> int:
-    """Return the estimated cycles of a span, on memory without wait states."""
+    """Return the estimated cycles of a profiled span of execution, on memory without wait states."""
     cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in _whole_blocks(code.edges(span), code))
     return cycles + (span.unaligned if timing.splits_unaligned else 0)
 

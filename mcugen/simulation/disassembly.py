@@ -119,7 +119,7 @@ class Instruction:
 
     @cached_property
     def moved(self) -> frozenset[str]:
-        """Return the address registers that the instruction updates."""
+        """Return the address registers that the instruction updates, as pre- and post-indexed addressing does."""
         post_indexed = [a for a, b in zip(self.operands, self.operands[1:], strict=False) if a.endswith("]") and b]
         written_back = [operand for operand in self.operands if operand.endswith("!")]
         implied = ("sp",) if re.fullmatch("v?(push|pop)", self.mnemonic) else ()
@@ -140,7 +140,7 @@ def disassemble(program: Path, architecture: str = "") -> dict[int, Instruction]
 
 
 def parse(lines: Iterable[str]) -> Iterator[Instruction]:
-    """Yield the instructions in objdump's lines; skip all other lines."""
+    """Parse the output of objdump: yield the instruction in each line, and skip lines without one."""
     conditional = 0  # Number of instructions left in an IT block.
     for match in filter(None, map(_LINE.match, lines)):
         address, code, mnemonic, operands = match.groups("")

@@ -35,7 +35,7 @@ def _opened(program: Path) -> Iterator[ELFFile]:
 
 @dataclass(frozen=True)
 class Cpu:
-    """The CPU of a program: its ELF machine number, the width of its addresses, and its byte order."""
+    """The CPU of a program: its ELF machine number, the width of its addresses in bits, and its byte order."""
 
     machine: str
     bits: int
@@ -55,7 +55,11 @@ def cpu_of(program: Path) -> Cpu:
 
 @dataclass(frozen=True)
 class ElfSizes:
-    """Bytes of a program: flash without the weights, the weights, and static RAM without arena and copied weights."""
+    """Sizes of a program in bytes.
+
+    `flash` excludes the weights, `weights` is the flash of the weights, and `ram` is static RAM without the arena and
+    without copies of weights.
+    """
 
     flash: int
     weights: int
@@ -120,7 +124,7 @@ def function_at(program: Path, address: int) -> str | None:
 
 
 def sections(program: Path) -> dict[str, AddressRange]:
-    """Return the address range of each section that takes memory on the target, by name."""
+    """Return the address range of each section that occupies memory on the target, by section name."""
     with _opened(program) as elf:
         allocated = [s for s in elf.iter_sections() if s["sh_flags"] & _ALLOCATED]
     return {str(s.name): AddressRange(s["sh_addr"], s["sh_addr"] + s["sh_size"]) for s in allocated}

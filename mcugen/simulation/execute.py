@@ -27,7 +27,7 @@ from mcugen.simulation.toolchain import USER_MODE, find_program, first_lines
 Sample = Mapping[str, np.ndarray]
 """The inputs of one call of a model, by port name."""
 Findings = Mapping[str, Sequence[int]]
-"""The numbers that the harness printed, by key."""
+"""The numbers that the harness printed (such as instructions and bytes of stack), by their key in the output."""
 
 _POLL_SECONDS = 0.1
 _TRAPS = (-signal.SIGILL, -signal.SIGTRAP)
@@ -41,7 +41,10 @@ class TrapError(VerificationError):
 
 
 class Measure(IntEnum):
-    """A quantity that the harness measures for the first sample; numbers as in harness.h."""
+    """A quantity that the harness measures for the first sample; the numbers are those of harness.h.
+
+    TIME is the number of instructions; PROFILE lets a QEMU plugin profile the call.
+    """
 
     NOTHING = 0
     STACK = 1
@@ -51,7 +54,7 @@ class Measure(IntEnum):
 
 @dataclass(frozen=True)
 class Executable:
-    """A command that runs a built program, and the file with its symbols."""
+    """A command that runs a built program (`command`), and the ELF file with the program's symbols (`image`)."""
 
     command: tuple[str, ...]
     image: Path
@@ -64,9 +67,10 @@ class RunResult:
     outputs: list[dict[str, np.ndarray]]
     findings: Findings
     crcs: tuple[int, ...] = ()
-    """For models with generated input conversion: CRC-32 of the converted input of each sample.
+    """One CRC-32 for each sample.
 
-    For trainable models: CRC-32 of the state after each sample. Empty for other models.
+    It is that of the converted input for models with generated input conversion, and that of the state after the sample
+    for trainable models. Empty for all other models.
     """
 
 
@@ -85,9 +89,9 @@ def qemu_program(
     Args:
         image: The firmware.
         machine: The QEMU machine.
-        count_instructions: Whether virtual time follows the instructions, which is slower.
-        plugin: File of a plugin and its arguments, separated by commas.
-        serial: Target of the first serial port.
+        count_instructions: Whether virtual time follows the instructions, which makes the run slower.
+        plugin: File of a QEMU plugin and its arguments, separated by commas; "" for none.
+        serial: Target of the first serial port, as QEMU's option `-serial` takes it.
     """
     clock = ("-icount", f"shift={machine.counter.shift}") if count_instructions else ()
     command = (
@@ -117,11 +121,11 @@ def execute(
     Args:
         program: The program to run.
         bundle: Its model.
-        samples: Inputs by port name.
+        samples: Inputs by port name, for each sample.
         folder: Working folder.
         measure: What to measure for the first sample.
         timeout: Seconds within which a sample must be done.
-        progress: Called with the number of samples done.
+        progress: Called with the number of samples done; None for no calls.
         first: Number of the first sample in messages.
 
     Raises:
@@ -263,14 +267,14 @@ def cut_outputs(bundle: Bundle, sample: Sample, arrays: Sample) -> dict[str, np.
 
     Args:
         bundle: The model.
-        sample: The inputs, whose shapes give some sizes.
-        arrays: The outputs in their largest shapes; some of them give further sizes.
+        sample: The inputs, whose shapes determine some sizes.
+        arrays: The outputs in their largest shapes; outputs that hold a size determine the other sizes.
 
     Returns:
-        The cut outputs by port name, without those that only give sizes.
+        The cut outputs by port name, without those that only hold a size.
 
     Raises:
-        VerificationError: An output gives a size out of its range.
+        VerificationError: An output holds a size out of its range.
     """
     telling = {s.output: s for s in bundle.symbols if s.output}
     sizes = sizes_of(bundle, sample)

@@ -51,12 +51,13 @@ def run_flips(
         bundle: The model.
         samples: Number of the self-test's samples.
         flips: The sets of flipped bits.
-        sanitize: Whether a sanitizer stops accesses out of bounds; otherwise only the system does.
-        checks: Whether the check of weights runs before each sample.
-        seconds: Largest CPU time of a sample.
+        sanitize: Whether a sanitizer stops accesses out of bounds; otherwise only the operating system does.
+        checks: Whether the model checks its weights before each sample.
+        seconds: Largest CPU time of a sample in seconds.
 
     Returns:
-        For each set of flips, a text with a letter for the result of each sample: SAME, DIFFERENT and so on.
+        For each set of flips, a text with one letter for each sample: the constants SAME (s), DIFFERENT (d), ERROR (e),
+        CHECKED (c), OUT_OF_BOUNDS (o) and NO_END (t) of this module.
 
     Raises:
         VerificationError: A sample fails without flips.

@@ -40,7 +40,7 @@ class Tool:
 
 
 def tools(board: Board | None = None) -> list[Tool]:
-    """Return the compilers and simulators that a board needs, or all that mcugen uses without a board."""
+    """Return the compilers and simulators that a board needs; without a board, all that mcugen uses."""
     host = _tool(_host_compiler(), "board `host`, and QEMU's plugin, which cycles are estimated by")
     if board is None:
         return [*_of(ARM, "Cortex-M boards"), *_of(RISCV, "RISC-V boards"), host]
@@ -48,7 +48,7 @@ def tools(board: Board | None = None) -> list[Tool]:
 
 
 def install_command(missing: Sequence[Tool]) -> str:
-    """Return the command that installs missing programs on Debian and its derivatives; "" if none is missing."""
+    """Return the shell command that installs missing programs on Debian and its derivatives; "" if none is missing."""
     packages = list(dict.fromkeys(package for tool in missing for package in tool.packages.split()))
     return f"sudo apt-get install {' '.join(packages)}" if packages else ""
 

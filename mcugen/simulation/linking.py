@@ -21,7 +21,10 @@ _ARCHIVES = (b"!<arch>\n", b"!<thin>\n")
 
 @dataclass(frozen=True)
 class Linked:
-    """The user's kernel library in a build: its include folder and its archive; all empty if the model calls none."""
+    """The user's kernel library in a build: its include folder and its archive.
+
+    If the model calls no library, `library` is None and both paths are empty.
+    """
 
     library: Library | None = None
     include: Path = Path()
@@ -30,6 +33,11 @@ class Linked:
     @classmethod
     def of(cls, bundle: Bundle, files: LibraryFiles | None, cpu: str) -> Linked:
         """Return the library that a bundle calls, as built for a CPU.
+
+        Args:
+            bundle: The model.
+            files: The user's copy of the library; None if there is none.
+            cpu: Name of the CPU, which selects the archive.
 
         Raises:
             UsageError: Files of the library are missing.
@@ -59,7 +67,7 @@ class Linked:
 
     @property
     def archives(self) -> tuple[str, ...]:
-        """Return the archives to link: the library's archive if the code calls one."""
+        """Return the path of the library's archive, to be linked; empty if the code calls no library."""
         return (str(self.archive),) if self.library else ()
 
     def blamed_for_headers(self) -> AbstractContextManager[None]:

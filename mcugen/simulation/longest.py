@@ -31,9 +31,12 @@ from mcugen.simulation.simulation import SECONDS_PER_SAMPLE
 from mcugen.simulation.stack_steps import StackStep, read_steps
 
 COPY_FUNCTION_PREFIXES = ("mem", "__aeabi_mem")
-"""Prefixes of C library functions whose loops depend on sizes only."""
+"""Prefixes of the names of C library functions (such as memcpy) whose number of iterations depends on sizes only."""
 DIVISIONS = dict.fromkeys(("__udivsi3", "__divsi3", "__aeabi_uidiv", "__aeabi_idiv", "__aeabi_uidivmod"), 32)
-"""Largest number of iterations of libgcc's division loops (lib1funcs.S), which shift 32 bits by at least one."""
+"""Largest number of iterations of the loop in libgcc's division functions (lib1funcs.S).
+
+Each iteration shifts a 32-bit number by at least one bit.
+"""
 
 Jump = tuple[int, int]
 """The addresses of an executed instruction and of the instruction that was executed next."""
@@ -41,7 +44,10 @@ Jump = tuple[int, int]
 
 @dataclass(frozen=True)
 class LongestPath:
-    """Upper bound of the instructions of a call, including the return; None if there is no bound, with the `reason`."""
+    """Upper bound of the instructions of a call for any input, including the return.
+
+    `instructions` is None if there is no bound; `reason` then says why, else it is "".
+    """
 
     instructions: int | None
     reason: str = ""
@@ -49,7 +55,7 @@ class LongestPath:
 
 @dataclass(frozen=True)
 class Paths:
-    """The instructions of the run on each sample, and an upper bound for any input."""
+    """The instructions of the run on each sample (`counts`), and an upper bound for any input (`longest`)."""
 
     counts: tuple[int, ...]
     longest: LongestPath
@@ -69,7 +75,7 @@ def paths(
         bundle: The model.
         board: The board.
         samples: Inputs of the runs.
-        rounds: Largest total number of iterations of loops that depend on data; None if unknown.
+        rounds: Largest total number of iterations, in one run, of loops that depend on data; None if unknown.
         library: Files of the library that the model calls.
         progress: Called with the number of samples done.
 

@@ -21,7 +21,7 @@ _MIB = 1024 * _KIB
 
 
 def tool_versions(board: Board) -> tuple[str, str | None]:
-    """Return the versions of a board's compiler and of its simulator; the latter is None for board `host`."""
+    """Return the versions of a board's compiler and of its simulator; the simulator's is None for board `host`."""
     if not board.qemu:
         return program_version(host_compiler()[0]), None
     tools = find_machine(board).toolchain
@@ -59,9 +59,12 @@ class Machine:
     """Address of the first serial port; 0 if the harness has no driver for the port."""
 
     def with_memories(self, sizes: Mapping[str, int]) -> tuple[MemoryRange, ...]:
-        """Return the regions with a separate one for each memory (bytes by name), taken from the arena's region.
+        """Return the regions with a separate region for each of some memories, taken from the arena's region.
 
-        The largest memories are cut to the space that is left.
+        The largest memories are made smaller if the arena's region has no room for all.
+
+        Args:
+            sizes: Size in bytes of each memory, by name.
         """
         (bulk,) = (r for r in self.regions if r.name == self.arena_region)
         origin, left, cut = bulk.origin, bulk.size, list[MemoryRange]()

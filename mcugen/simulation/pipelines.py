@@ -12,9 +12,9 @@ from typing import Protocol
 from mcugen.simulation.disassembly import Instruction, registers
 
 Price = int | Callable[[Instruction], int]
-"""Cycles of an instruction, or a function that returns them."""
+"""Number of cycles of an instruction, or a function that returns the number for an instruction."""
 Prices = tuple[tuple[str, Price], ...]
-"""Table of cycles: pairs of a regular expression and a cost. The first expression that matches the mnemonic counts."""
+"""Table of cycles: pairs of a regular expression and a cost. The first expression that matches the mnemonic applies."""
 
 
 class Pipeline(Protocol):
@@ -31,7 +31,7 @@ def is_one_of(pattern: str, instruction: Instruction) -> bool:
 
 
 def price(prices: Prices, instruction: Instruction) -> int:
-    """Return the cycles of an instruction from a table; 1 if no entry matches."""
+    """Return the cycles of an instruction from a table; 1 if no entry matches its mnemonic."""
     entry = next((price for pattern, price in prices if is_one_of(pattern, instruction)), 1)
     return entry if isinstance(entry, int) else entry(instruction)
 
@@ -47,16 +47,16 @@ class InOrder:
     """A single-issue pipeline.
 
     Attributes:
-        prices: Cycles of each instruction.
+        prices: Table of the cycles of each instruction.
         stall: Returns the cycles that the second of two consecutive instructions takes longer (or, if negative,
-            shorter).
+            shorter) because of the first.
     """
 
     prices: Prices
     stall: Callable[[Instruction, Instruction], int]
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
-        """Return the cost of each instruction plus its stall."""
+        """Return the cycles of each instruction, with the stall that the previous instruction causes."""
         stalls = [0, *(self.stall(before, after) for before, after in pairwise(instructions))]
         return [price(self.prices, i) + stall for i, stall in zip(instructions, stalls, strict=False)]
 
@@ -70,7 +70,7 @@ class Rule:
     latency: int = 1
     """Cycles from the issue until other instructions can use the results."""
     moves: int = 1
-    """Cycles from the issue until other instructions can use an updated address register."""
+    """Cycles from the issue until other instructions can use an address register that the instruction updates."""
     cycles: int = 1
     """Cycles in which no later instruction can issue; 0 if the instruction takes no issue slot."""
     alone: bool = False
@@ -90,12 +90,15 @@ class Scoreboard:
     """Number of units of each kind; kinds that are not named have one."""
     rule: Callable[[Instruction], Rule]
     needed: Callable[[Instruction, str], int] = lambda instruction, register: 0
-    """Returns how many cycles before its issue an instruction needs a register; negative for after the issue."""
+    """Returns how many cycles before its issue an instruction needs a register; negative if after the issue."""
     pairs: Callable[[Instruction, Instruction], bool] = lambda first, second: True
     """Returns whether two instructions may issue in one cycle, in addition to the rules."""
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
-        """Return the cycles from each instruction's issue to the next one's; for the last, until one could issue."""
+        """Return the cycles from each instruction's issue to the next one's.
+
+        For the last instruction, these are the cycles until a following instruction could issue.
+        """
         now, end = 0, 0  # The cycle of the issuing group, and the next.
         group: list[Instruction] = []
         ready: dict[str, int] = {}

@@ -18,11 +18,11 @@ from mcugen.simulation.toolchain import Compiler, Unit, host_compiler
 from mcugen.simulation.waits import firmware_ranges, plugin_setup
 
 MARK = "harness_mark"
-"""Function of the harness whose calls begin and end the profile of a call of the model."""
+"""Name of the harness function whose calls mark the beginning and the end of the profile of a model call."""
 LAYER_MARK = "mcugen_harness_on_layer"
-"""Layer hook of the harness, whose calls end the profile of a layer."""
+"""Name of the harness function that is called after each layer; its calls end the profile of a layer."""
 HARNESS_FUNCTIONS = (MARK, LAYER_MARK, "run_marked", "read_counter")
-"""Functions of the harness that run during a profile, and are not counted."""
+"""Names of the harness functions that run during a profile, and are not counted."""
 
 COPY_FUNCTION, AWAIT_FUNCTION = "mcugen_harness_copy_begin", "mcugen_harness_copy_end"
 """Functions of the harness that stand for a DMA controller: begin of a copy, and wait for its end."""
@@ -45,11 +45,11 @@ class Edge:
 
 @dataclass(frozen=True)
 class Span:
-    """Execution counts between two marks."""
+    """Execution counts between two marks, which are calls of harness functions (MARK, LAYER_MARK)."""
 
     edges: tuple[Edge, ...]
     unaligned: int
-    """Bus transfers of unaligned accesses beyond one each."""
+    """Number of further bus transfers of unaligned accesses, beyond the one transfer of each access."""
     mark: int
     """Address of the mark that ended the span."""
     waits: tuple[tuple[int, ...], ...] = ()
@@ -70,11 +70,11 @@ class Profiler:
     timeout: float
 
     def spans(self, image: Path, setup: Iterable[str] = ()) -> list[Span]:
-        """Return the profile of one call of the run function.
+        """Return the profile of one call of the model.
 
         Args:
             image: The firmware.
-            setup: Further lines for the plugin.
+            setup: Further lines for the plugin, such as those of `waits.plugin_setup`.
 
         Returns:
             One span; for an image with layer hooks, one span for each layer and one for the code after the last layer.
@@ -107,7 +107,9 @@ class Profiler:
 def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
     """Return the path of a QEMU plugin in `folder`; build it with the host's compiler if it does not exist yet.
 
-    The file name contains a hash of the source, templates/harness/`name`.c.
+    Args:
+        folder: The folder of the plugin. Its file name there contains a hash of the source.
+        name: Name of the source file templates/harness/`name`.c.
     """
     source = resource_dir("templates") / "harness" / f"{name}.c"
     plugin = folder / f"{name}_{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"

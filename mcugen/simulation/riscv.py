@@ -77,7 +77,7 @@ def disassemble(program: Path) -> dict[int, Instruction]:
 
 
 def parse(lines: Iterable[str]) -> Iterator[Instruction]:
-    """Yield the instructions in objdump's lines; skip all other lines."""
+    """Parse the output of objdump: yield the instruction in each line, and skip lines without one."""
     for match in filter(None, map(_LINE.match, lines)):
         address, code, mnemonic, operands = match.groups("")
         if not mnemonic.startswith("."):

@@ -46,7 +46,7 @@ MAX_SHARE_SAMPLES = 256
 """Largest number of samples that a cluster worker gets at once; they are computed again if the worker is lost."""
 
 MIN_CLUSTER_SHARES = 8
-"""Smallest number of parts that samples are divided into for a cluster, which may have many workers."""
+"""Smallest number of parts into which samples are divided for a cluster, so that many workers get work."""
 
 SECONDS_PER_SAMPLE = 120.0
 """Time limit for one sample in seconds, after which a run counts as hanging."""
@@ -71,7 +71,7 @@ class FirmwareSizes:
 
 @dataclass(frozen=True)
 class Execution:
-    """Results and measurements of a run; None for quantities that were not or cannot be measured."""
+    """Results and measurements of runs of a model; None for quantities that were not measured or cannot be measured."""
 
     outputs: list[dict[str, np.ndarray]]
     """One dict per sample, by port name."""
@@ -86,9 +86,12 @@ class Execution:
     input_instructions: int | None = None
     """Instructions that convert the first raw sample to the input."""
     crcs: tuple[int, ...] = ()
-    """CRC-32 of the input converted from each raw sample, or of a trainable model's state after each sample."""
+    """For each sample, the CRC-32 of the input converted from raw data, or of a trainable model's state afterwards.
+
+    Empty for models with neither.
+    """
     stack_bound: StackBound | None = None
-    """Upper bound of a call's stack for any input."""
+    """Upper bound of a call's stack for any input; None if it was not computed."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Setup:
     sanitize: bool = False
     """Whether to build for the host with address and undefined-behavior sanitizers."""
     timeout: float = SECONDS_PER_SAMPLE
-    """Longest time for one sample, in seconds."""
+    """Time limit of one sample in seconds."""
     progress: Callable[[int], None] | None = None
     """Called with the number of finished samples."""
     workdir: Path | None = None
@@ -106,7 +109,7 @@ class Setup:
     library: LibraryFiles | None = None
     """Library for models that call one."""
     workers: Workers = ONLY_THIS_PROCESS
-    """Workers among whose simulators the samples are divided, unless the model has state."""
+    """Processes or computers that run the simulators, between which samples are divided unless the model has state."""
 
 
 def simulate(
@@ -125,11 +128,11 @@ def simulate(
     Args:
         bundle: The model.
         board: The board.
-        samples: Arrays by port name.
+        samples: Arrays by port name, for each sample.
         measure: Whether to measure stack, instructions and sizes (QEMU only).
         per_layer: Whether to measure each layer (QEMU only).
-        cycles: Whether to estimate cycles of what is measured (QEMU only).
-        wait_states: Wait states of flash, in place of the board's.
+        cycles: Whether to estimate cycles of the call and, with `per_layer`, of each layer (QEMU only).
+        wait_states: Wait states of flash in CPU cycles, in place of the board's; None for the board's.
         setup: Further options.
 
     Raises:
@@ -217,7 +220,10 @@ def _joined(runs: Sequence[RunResult]) -> RunResult:
 
 @dataclass(frozen=True)
 class SampleShare:
-    """Consecutive samples for one simulator of a cluster, the number of the first one, and what to measure."""
+    """A part of the samples for one worker of a cluster.
+
+    Its fields are the number of the first sample, the consecutive samples, and what to measure.
+    """
 
     first: int
     samples: Sequence[Sample]
@@ -341,12 +347,12 @@ def roots_of(bundle: Bundle) -> list[str]:
 def linked_sizes(
     bundle: Bundle, board: Board, roots: Sequence[str], library: LibraryFiles | None = None
 ) -> FirmwareSizes:
-    """Build a firmware with functions of a bundle, and return the bytes that they and all that they call add.
+    """Build a firmware with functions of a bundle, and return the bytes that they and the functions they call add.
 
     Args:
         bundle: The model.
         board: The board.
-        roots: Names of the functions.
+        roots: Names of the C functions.
         library: Library that the model calls.
 
     Raises:

@@ -24,8 +24,9 @@ class StackBound:
     Attributes:
         bytes: The bound; None if the code does not allow one.
         path: The chain of calls that reaches the bound: each function's name, and its stack in bytes at the next call.
-        reason: Why there is no bound.
-        pointers: Functions that call through a pointer; the functions called that way are not counted.
+        reason: Why there is no bound; "" if there is one.
+        pointers: Names of the functions that call through a pointer. The bound leaves out the stack of functions called
+            that way.
     """
 
     bytes: int | None
@@ -43,7 +44,12 @@ class _LoopError(_UnknownError):
 
 
 def stack_bound(image: Path, root: str, toolchain: Toolchain) -> StackBound:
-    """Return an upper bound of the stack that the function `root` of a linked program uses.
+    """Return an upper bound of the stack that a function of a linked program uses with all functions that it calls.
+
+    Args:
+        image: The ELF file.
+        root: Name of the function.
+        toolchain: The toolchain, whose disassembler reads the file.
 
     Raises:
         ToolMissingError: There is no disassembler.

@@ -28,17 +28,17 @@ class StackStep:
     end: int
     """Address of the next instruction in memory."""
     pushed: int | None = 0
-    """Bytes that the instruction pushes; None if a register gives the number."""
+    """Bytes that the instruction pushes on the stack (negative if it pops); None if a register gives the number."""
     target: int | None = None
     """Address that the instruction jumps to or calls, if it is known."""
     calls: bool = False
-    """Whether the instruction calls `target`, or without a target calls through a pointer."""
+    """Whether the instruction is a call: of `target` or, if that is None, through a pointer."""
     falls: bool = True
     """Whether execution may continue with the next instruction in memory."""
     guessed: bool = False
     """Whether it is unknown if execution ever continues with the next instruction in memory."""
     computed: bool = False
-    """Whether the instruction may jump to any address in its function."""
+    """Whether the instruction jumps to a computed address, which may be any address in its function."""
 
 
 def read_steps(image: Path, toolchain: Toolchain) -> dict[int, StackStep]:

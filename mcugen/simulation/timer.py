@@ -22,7 +22,7 @@ _UNREAD = (0, 0, 0)
 
 
 class Counter(Protocol):
-    """A counter that follows instructions while QEMU runs with `-icount shift=N`."""
+    """A counter of the simulated CPU that follows instructions while QEMU runs with `-icount shift=N`."""
 
     @property
     def shift(self) -> int:
@@ -43,7 +43,7 @@ class SysTick:
     shift = 9  # several ticks an instruction: a difference of two readings, each rounded, names a whole number
 
     def between(self, begin: Reading, end: Reading) -> int:
-        """Return the instructions from one reading to a later one, without those of the timer's interrupts."""
+        """Return the instructions from one reading to a later one, without those of the timer's interrupt handler."""
         ticks_per_instruction = Fraction(self.clock_hz << self.shift, 10**9)
         handlers = _HANDLER_INSTRUCTIONS * (end[1] - begin[1])
         return round((self.ticks(end) - self.ticks(begin)) / ticks_per_instruction) - handlers
@@ -85,19 +85,19 @@ class TimerReadings:
 
     counter: Counter
     nothing: Sequence[Reading]
-    """Around a call of an empty function, which gives the overhead."""
+    """Readings before and after a call of an empty function, whose difference is the measurement's overhead."""
     known_loop: Sequence[Reading]
-    """Around a loop with a known number of instructions."""
+    """Readings before and after a loop with a known number of instructions."""
     two_hooks: Sequence[Reading]
-    """Around a call of a function that calls the layer hook twice."""
+    """Readings before and after a call of a function that calls the layer hook twice."""
     hooks: Sequence[Reading]
-    """The readings that the hook took in these two calls."""
+    """The readings that the layer hook took in the two calls between the readings `two_hooks`."""
     run: Sequence[Reading]
-    """Around the call of the model."""
+    """Readings before and after the call of the model."""
     layers: Sequence[Reading]
     """The reading of the hook after each layer."""
     make_input: Sequence[Reading] = ()
-    """Around the conversion of raw data to the model's input."""
+    """Readings before and after the conversion of raw data to the model's input; empty if there is no conversion."""
 
     def instructions(self) -> int:
         """Return the instructions of one run, including the return.
@@ -115,11 +115,14 @@ class TimerReadings:
         return self._call(self.run)
 
     def input_instructions(self) -> int | None:
-        """Return the instructions of converting the input from raw data, including the return; None without it."""
+        """Return the instructions that convert raw data to the input, including the return.
+
+        The result is None if the model has no such conversion.
+        """
         return self._call(self.make_input) if self.make_input else None
 
     def layer_instructions(self, count: int) -> tuple[int, ...]:
-        """Return the retired instructions of each layer, without the hook behind it.
+        """Return the retired instructions of each of `count` layers, without the hook that is called after the layer.
 
         Raises:
             VerificationError: A layer did not call the hook.

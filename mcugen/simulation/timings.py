@@ -27,16 +27,16 @@ class Timing:
     title: str
     """The core and the source of its timing, for reports."""
     pipeline: Pipeline
-    """Cycles of straight-line code."""
+    """Pipeline that gives the cycles of straight-line code."""
     refill: Refill
-    """Additional cycles of taken branches."""
+    """Function that returns the additional cycles of a taken branch."""
     splits_unaligned: bool
     """Whether an unaligned access takes one more cycle for each further bus transfer."""
     read: Callable[[Path], Mapping[int, Instruction]] = disassemble
     """Returns the instructions of a program by address."""
 
     def cycles(self, instructions: Sequence[Instruction]) -> int:
-        """Return the cycles of consecutive instructions, of which only the last may be a branch, and is not taken."""
+        """Return the cycles of consecutive instructions; only the last may be a branch, and it is not taken."""
         return sum(self.pipeline.each(instructions))
 
 
@@ -64,4 +64,4 @@ TIMINGS = {
     "esp32c6": Timing("a model of an ESP32-C6", riscv.ESP32, riscv.esp32_refill, False, riscv.disassemble),
     "gd32vf103": Timing("a model of a Bumblebee", riscv.BUMBLEBEE, riscv.bumblebee_refill, False, riscv.disassemble),
 }
-"""Timing rules by a board's `core`."""
+"""Timing rules by the name of the core (`Board.core`)."""

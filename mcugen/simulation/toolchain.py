@@ -24,13 +24,13 @@ class Toolchain:
     """The cross compiler of a CPU family, and the QEMU that runs its programs."""
 
     name: str
-    """Prefix of the names of compiler and binutils."""
+    """Prefix of the names of compiler and binutils, such as "arm-none-eabi"."""
     qemu: str
-    """Name of QEMU's program."""
+    """Name of the QEMU program, such as "qemu-system-arm"."""
     library: tuple[str, ...]
     """Flags that choose the small C library, for compiling and linking."""
     packages: Mapping[str, str]
-    """Debian's packages by program."""
+    """Names of the Debian packages, by program."""
 
     @property
     def gcc(self) -> str:
@@ -200,13 +200,23 @@ def program_version(program: str) -> str:
 
 
 def programs_of(command: Sequence[str]) -> dict[str, Path]:
-    """Return the paths of the programs cc1, as and ld that a compiler runs, by name; without those that are unknown."""
+    """Return the paths of the programs cc1, as and ld that a compiler runs, by name.
+
+    A program that is not found is absent.
+
+    Args:
+        command: The compiler with its flags.
+    """
     paths = {name: shutil.which(_told(command, f"-print-prog-name={name}").strip()) for name in ("cc1", "as", "ld")}
     return {name: Path(path) for name, path in paths.items() if path is not None}
 
 
 def libraries_of(command: Sequence[str]) -> dict[str, Path]:
-    """Return the archives in which a cross gcc with these flags looks for functions, by file name."""
+    """Return the archives in which a cross gcc looks for functions, by file name.
+
+    Args:
+        command: The compiler with its flags.
+    """
     with tempfile.TemporaryDirectory() as folder:  # A linker run by root may replace /dev/null.
         nothing = ("-nostartfiles", "-x", "c", os.devnull, "-lm", "-Wl,--verbose", "-o", f"{folder}/a.out")
         opened = re.findall(r"^attempt to open (.+\.a) succeeded$", _told(command, *nothing), re.M)

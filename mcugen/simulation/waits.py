@@ -25,7 +25,7 @@ _KINDS: tuple[Literal["instructions", "data"], ...] = ("instructions", "data")
 
 @dataclass(frozen=True)
 class PlacedRange:
-    """A range of the simulated firmware's addresses, with the memory and the first address that it has on the board."""
+    """A range of addresses in the simulated firmware, and where the same data lie on the board: memory and address."""
 
     area: AddressRange
     memory: Memory
@@ -38,11 +38,11 @@ class Wait:
 
     Attributes:
         memory: Name of the memory.
-        fetches: Number of fetched lines of instructions.
-        missed_fetches: Fetches that no cache or buffer served.
+        fetches: Number of lines of instructions that were fetched.
+        missed_fetches: Number of fetches that no cache or buffer served.
         fetch_cycles: Stall cycles of fetches.
         reads: Number of data reads.
-        missed_reads: Reads that no cache or buffer served.
+        missed_reads: Number of reads that no cache or buffer served.
         read_cycles: Stall cycles of reads.
     """
 
@@ -61,7 +61,7 @@ class Wait:
 
 
 def memories_with_waits(board: Board) -> list[Memory]:
-    """Return the memories whose accesses may stall the CPU, as far as the board file says."""
+    """Return the memories for which the board file gives an access time that may stall the CPU."""
     return [
         m for m in board.memories if m.access is not None and (board.wait_cycles(m, m.line_bytes) or _hits(board, m))
     ]
@@ -98,7 +98,12 @@ def firmware_ranges(board: Board, image: Path, bundle: Bundle, machine: Machine)
 
 
 def plugin_setup(board: Board, laid: Sequence[PlacedRange]) -> Iterator[str]:
-    """Yield the lines that describe the board's memories to the QEMU plugin (templates/harness/profile_plugin.c)."""
+    """Yield the lines that describe the board's memories to the QEMU plugin (templates/harness/profile_plugin.c).
+
+    Args:
+        board: The board.
+        laid: The sections of the firmware, as `firmware_ranges` returns them.
+    """
     caches = {cache.name: i for i, cache in enumerate(board.caches)}
     for cache in board.caches:
         yield f"cache {cache.sets} {cache.ways} {cache.line} {cache.hit_wait_states} {int(cache.keeps_prefetched)}"
@@ -119,6 +124,11 @@ def plugin_setup(board: Board, laid: Sequence[PlacedRange]) -> Iterator[str]:
 
 
 def read_wait(board: Board, values: Sequence[int]) -> Wait:
-    """Return the stall counts of one memory from the numbers of a `memory` line of the plugin's output."""
+    """Return the stall counts of one memory.
+
+    Args:
+        board: The board.
+        values: The numbers in a `memory` line of the plugin's output: the memory's number, then six counts.
+    """
     number, *counts = values
     return Wait(memories_with_waits(board)[number].name, *counts)

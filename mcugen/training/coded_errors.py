@@ -28,7 +28,7 @@ MIN_ERROR_MAGNITUDE = 63
 With fewer levels, the gradient is too coarse to train with.
 """
 MIN_MAGNITUDE = 1e-20
-"""Lower bound of the divisor when a gradient is scaled by its largest element: it may consist of zeros only."""
+"""Lower bound of the divisor when a gradient is scaled by its largest element, as the gradient may be all zero."""
 
 
 class UnfitError(Exception):
@@ -57,8 +57,8 @@ def max_error_magnitude(geometry: Geometry, seen: int, *, learns: bool) -> int:
 
     Args:
         geometry: Shapes of the layer.
-        seen: Largest magnitude of the layer's quantized inputs.
-        learns: Whether the sums of the gradient of the layer's weights must fit, too.
+        seen: Largest magnitude of the layer's quantized inputs, such as 128 for int8.
+        learns: Whether the layer's weights are trained, so that the sums of their gradient must fit, too.
 
     Raises:
         UnfitError: The sums have too many terms: the magnitude would be below MIN_ERROR_MAGNITUDE.
@@ -133,14 +133,14 @@ class ErrorPropagation:
         return OnnxCalls(self.graph, "error")
 
     def requantize_sums(self, sums: Value, unit: Value, max_code: int = MAX_ERROR_MAGNITUDE) -> QuantizedError:
-        """Return int32 `sums` with scale `unit` as an int16 error whose largest element has magnitude `max_code`.
+        """Return int32 sums as an int16 error whose largest element has magnitude `max_code`.
 
         The new scale is computed from the sums at run time.
 
         Args:
-            sums: The sums.
-            unit: Their scale, float32 [1].
-            max_code: Upper bound of the magnitudes.
+            sums: The sums, int32.
+            unit: The real value that 1 stands for in the sums, float32 [1].
+            max_code: Magnitude of the largest element of the result.
         """
         call, axes = self.call, np.arange(sums.type.rank)
         high, low = (
@@ -178,7 +178,7 @@ class ErrorPropagation:
         Args:
             numbers: Integers or floats.
             gain: The factor, of one element or broadcast to `numbers`.
-            unit: Scale of the error, float32 [1].
+            unit: Scale of the result, float32 [1]: the real value that 1 stands for.
             max_code: Upper bound of the magnitudes of the elements.
         """
         call = self.call

@@ -255,7 +255,7 @@ class FrozenLayer:
 
         Args:
             walk: The back-propagation, to whose graph the operators are added.
-            error: The error of the layer's output, as a matrix [C, positions].
+            error: The error of the layer's output, as a matrix [C, positions]: output channels by output positions.
         """
         g, emit = self.geometry, walk.emit
         largest = float(self.scales.max())

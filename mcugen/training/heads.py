@@ -26,7 +26,7 @@ HEAD_PATTERN = re.compile(
     r"|(?P<samples>nearest):(?P<of>\d{1,6}):(?P<kept>\d{1,6})(:(?P<near>\d{1,6}))?"
     r"|(?P<normal>statistics)(:(?P<prior>\d{1,6}(\.\d{1,6})?))?"
 )
-"""Pattern of the values of `--train` that select a head (`head_of`) instead of layers."""
+"""Regular expression of the values of `--train` that select a head, such as "nearest:10:50", instead of layers."""
 UNTRAINED_CLASS_SCORE = float(np.finfo(np.float32).min)
 """Score of a class without training samples: the lowest finite float32."""
 
@@ -35,19 +35,19 @@ CENTROIDS_HEAD_TEXTS = (
     "the mean of the class moves towards what the model makes of the sample, by its share of all samples of the class, "
     "but at least by `rate` of the way; with a rate of 0 nothing is learned.",
 )
-"""Two phrases for the generated header: what the centroids head's loss is, and how it learns."""
+"""Two phrases for comments in the generated header: what the loss of the `centroids` head is, and how it learns."""
 NEAREST_HEAD_TEXTS = (
     "the share of the nearest samples that are of other classes",
     "what the model makes of the sample takes the place of the oldest one that is kept; with a rate of 0 nothing is "
     "learned.",
 )
-"""Two phrases for the generated header: what the nearest-neighbor head's loss is, and how it learns."""
+"""Two phrases for comments in the generated header: what the loss of the `nearest` head is, and how it learns."""
 STATISTICS_HEAD_TEXTS = (
     "the squared distance from the mean, measured by the covariance",
     "mean and covariance take in what the model makes of the sample, which weighs as much as each one before, but at "
     "least `rate`; with a rate of 0 nothing is learned.",
 )
-"""Two phrases for the generated header: what the statistics head's loss is, and how it learns."""
+"""Two phrases for comments in the generated header: what the loss of the `statistics` head is, and how it learns."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,14 @@ class HeadResult:
 
 @dataclass(frozen=True)
 class Head:
-    """A trainable head that `--train` selects.
+    """A trainable head that `--train` selects: operators behind the model that learn by remembering samples.
 
     Attributes:
         classes: Number of classes; 1 for the anomaly score of a statistics head.
-        output: Name of the output with the scores.
+        output: Name of the model output with the scores.
         loss: Phrase that describes the loss, for the generated header.
         learning: Phrase that describes the update, for the generated header.
-        build: Adds the head's operators to a graph.
+        build: Adds the head's operators to the graph of a HeadContext, and returns their results.
     """
 
     classes: int
@@ -162,7 +162,8 @@ class Head:
 def head_of(text: str) -> Head | None:
     """Return the head that a `--train` text describes; None if the text selects layers instead.
 
-    The texts are `centroids:CLASSES`, `nearest:CLASSES:SAMPLES[:K]` and `statistics[:VARIANCE]`.
+    The texts are `centroids:CLASSES`, `nearest:CLASSES:SAMPLES[:K]` and `statistics[:VARIANCE]`. CLASSES is the number
+    of classes, SAMPLES the number of remembered samples, and K the number of nearest neighbors that vote.
 
     Raises:
         UsageError: A number is out of range.

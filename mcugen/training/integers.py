@@ -47,7 +47,8 @@ from mcugen.training.products import UNIT_QUANT, Emitter, Geometry, unscaled_int
 ERROR_FRACTION_BITS = 15
 """Fraction bits of softmax probabilities and of the gradient at the model's output, which are int16."""
 MAX_STEP_PER_INPUT = 2**22
-"""Largest magnitude of a fixed-point factor whose product with a layer's int8 input is the step of one weight."""
+"""Largest magnitude of the fixed-point factor that is multiplied by a layer's int8 input to get a weight's update step.
+"""
 BIAS_BITS, MAX_TRAINED_BIAS = 8, 2**30
 """Fraction bits of a bias step, and largest magnitude of a trained bias, in units of the layer's int32 sums."""
 MAX_SCALED_RATE = 1e30
@@ -84,7 +85,7 @@ class IntegerParameter:
 
     Attributes:
         parameter: The trained tensor.
-        bits: Fraction bits of an update step, relative to 1 in the tensor.
+        bits: Number of fraction bits of an update step, whose unit is 1 in the integer tensor.
         largest: Largest magnitude of the tensor's elements.
         gradient: The gradient; None until back-propagation sets it.
     """
@@ -183,7 +184,11 @@ class TrainedLayer:
 
 
 def replace_by_trainable(graph: Graph, layer: TrainableLayer) -> TrainedLayer:
-    """Replace a layer of the graph by its trainable form, and return the latter.
+    """Replace a layer of the graph by its trainable form, and return the trainable form.
+
+    Args:
+        graph: The graph, changed in place.
+        layer: The layer, and which of its weights are trained.
 
     Raises:
         UnfitError: The layer cannot be trained in integers.

@@ -51,8 +51,13 @@ def layer_name(node: Node) -> str:
 def select_layers(graph: Graph, text: str) -> list[TrainableLayer]:
     """Return the layers that the value of `--train` selects, in the order of the graph.
 
-    The text is a comma-separated list of `last:N`, names, `NAME[C;C]`, `bias`, `bias:N`, `adapter:RANK` and
-    `adapter:RANK:N`. A layer that is selected in several forms trains all of its weights if one form selects these.
+    Args:
+        graph: The graph, after `fuse_float`.
+        text: A comma-separated list of layer names, `last:N` (the last N layers), `NAME[C;C]` (single output channels
+            of
+            a layer), `bias` or `bias:N` (biases only, of all or the last N layers), and `adapter:RANK` or
+            `adapter:RANK:N` (low-rank adapters). If one of several entries for a layer selects all of its weights,
+            all are trained.
 
     Raises:
         UsageError: A name is not the name of a layer, or the layer has no weights to train; the message lists the
@@ -92,7 +97,7 @@ def recurrent_layers_to_train(graph: Graph, text: str, any_layers: bool) -> list
     Args:
         graph: The graph, after `fuse_float`.
         text: The value of `--train`.
-        any_layers: Whether to return all recurrent layers instead.
+        any_layers: Whether to return all recurrent layers, whatever `text` selects.
     """
     cells = [node for node in graph.nodes if isinstance(node.op, Recurrent)]
     if any_layers or not cells:

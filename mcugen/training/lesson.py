@@ -58,11 +58,15 @@ def make_trainable(graph: Graph, training: Training) -> Mapping[str, str]:
 
     Inference stays as it was, except that trained layers and the layers that depend on them may compute in float.
 
+    Args:
+        graph: The graph.
+        training: The options of training, such as the trained layers.
+
     Returns:
-        The name of the state input that each state output updates.
+        The name of the state input that each state output updates, by the name of the output.
 
     Raises:
-        Refusal: The graph cannot be trained as asked.
+        Refusal: The graph cannot be trained with these options.
     """
     if training.updates_statistics:
         freeze_early_statistics(graph, training.layers)

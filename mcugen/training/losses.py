@@ -162,7 +162,15 @@ def add_loss(graph: Graph, result: Value, loss: str) -> TrainingLoss:
 
 
 def require_real(result: Value, name: str) -> None:
-    """Raise UnsupportedError unless the type of `result` is float32; the message calls the value `name`."""
+    """Check that the type of a model's result is float32.
+
+    Args:
+        result: The result.
+        name: What the message calls the result.
+
+    Raises:
+        UnsupportedError: The type is another.
+    """
     if result.type.dtype is not DType.FLOAT32:
         type_text = f"'{name}' is {result.type.dtype.value}"
         raise UnsupportedError("--train: the trained tensors must be float32 or quantized", type_text, "cast it")

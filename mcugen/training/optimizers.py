@@ -161,9 +161,9 @@ def update_int8_weights(graph: Graph, group: OptimizerInputs, codes: Value, scal
 
 
 WEYL_STEP = 0x9E3779B9
-"""2³² divided by the golden ratio.
+"""2³² divided by the golden ratio: the step of a sequence that dithers rounding.
 
-Its multiples modulo 2³² are evenly distributed (Weyl, 1916), which dithers rounding.
+Its multiples modulo 2³² are evenly distributed (Weyl, 1916).
 """
 
 
@@ -214,7 +214,7 @@ class Batch:
 def accumulate_batch(
     graph: Graph, optimizer: Optimizer, group: OptimizerInputs, batch: Batch, total: Value
 ) -> list[Value]:
-    """Add an update by the mean gradient of a batch, which takes place at the last sample of the batch.
+    """Add an update by the mean gradient of a batch; the tensor changes only at the last sample of the batch.
 
     Args:
         graph: The graph, changed in place.
@@ -224,7 +224,7 @@ def accumulate_batch(
         total: The sum of gradients of the batch so far, a state.
 
     Returns:
-        The new tensor, the optimizer's new states and the new sum.
+        The new tensor, the optimizer's new states, and the new sum of gradients.
     """
     call = OnnxCalls(graph, f"{group.tensor.name}.batch")
     now = _unless_frozen(call, group, total, call("Add", total, group.gradient))

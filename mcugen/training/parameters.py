@@ -218,7 +218,7 @@ def read_int8_weights(graph: Graph, parameters: Iterable[TrainedParameter], back
     Args:
         graph: The graph, changed in place.
         parameters: The trained parameters.
-        back: The nodes of the backward pass; their products with frozen int8 weights are rewritten, too.
+        back: The nodes of the backward pass. Their products with int8 weights that are not trained are rewritten, too.
     """
     for parameter in parameters:
         if parameter.coded is not None:
@@ -303,7 +303,7 @@ class _Products:
 
 
 def float_values(value: Value | None) -> Array:
-    """Return the float values of a constant, or of a dequantized constant."""
+    """Return the float values of a constant, or of a constant that is dequantized."""
     assert value is not None
     if value.data is not None:
         return value.data.astype(np.float32)

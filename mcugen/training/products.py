@@ -114,11 +114,11 @@ class Geometry:
         return self.by_channel(emit, products)
 
     def by_inputs(self, emit: Emitter, error: Value, w: Value) -> Value:
-        """Add the gradient with respect to the layer's input, and return it.
+        """Add the gradient of the loss with respect to the layer's input to the graph, and return it.
 
         Args:
             emit: Adds operators to the graph.
-            error: The errors of the output, int16 [C, positions].
+            error: The quantized gradient of the output, int16 [C, positions].
             w: The int8 weights.
 
         Returns:
@@ -132,16 +132,16 @@ class Geometry:
         return emit.reshaped(rows if isinstance(self.op, Dense) else emit.transposed(rows), self.x)
 
     def by_weights(self, emit: Emitter, node: Node, error: Value, x: Value) -> Value:
-        """Add the gradient with respect to a convolution's weights, and return it.
+        """Add the gradient of the loss with respect to a convolution's weights to the graph, and return it.
 
         Args:
             emit: Adds operators to the graph.
             node: The layer.
-            error: The errors of the output, int16 [C, positions].
+            error: The quantized gradient of the output, int16 [C, positions].
             x: The int8 inputs of the layer.
 
         Returns:
-            The int32 sums [C, depth].
+            The int32 sums [C, depth], where depth is the number of weights of an output channel.
         """
         shape = (self.channels, self.depth)
         assert isinstance(self.op, Conv)

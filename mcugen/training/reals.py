@@ -44,7 +44,7 @@ def real_result(value: Value) -> Value:
 
 
 def real_result_of(graph: Graph, layer: str) -> Value:
-    """Return the float output of the layer called `layer`, dequantized if the layer has only a quantized one.
+    """Return the float output of the layer called `layer`; if the layer has only a quantized output, dequantize that.
 
     Raises:
         UsageError: The model has no such layer, or several.

@@ -32,6 +32,10 @@ SCALE, BIAS, MEAN, VARIANCE = 1, 2, 3, 4
 def freeze_early_statistics(graph: Graph, layers: str) -> None:
     """Freeze the statistics of normalizations before the first trained layer, so that fusion folds them into weights.
 
+    Args:
+        graph: The graph, changed in place.
+        layers: The value of `--train`, which selects the trained layers (see `training.layers.select_layers`).
+
     Raises:
         Refusal: No normalization is left whose statistics could change.
     """
@@ -120,7 +124,12 @@ def _is_idle(bias: Value) -> bool:
 def loss_with_sample_statistics(graph: Graph, loss: Value) -> tuple[Value, dict[Value, tuple[str, Value]]]:
     """Add the loss of a sample that is normalized by its own mean and variance, as training uses it.
 
-    The nodes that depend on these normalizations are added a second time for that.
+    The nodes that depend on batch normalizations are copied for that; inference keeps the original nodes, which
+    normalize by the running statistics.
+
+    Args:
+        graph: The graph, to which nodes are added.
+        loss: The loss of a sample that is normalized by the running statistics.
 
     Returns:
         The loss; and a dictionary that maps the input of each running statistic to the name of its normalization layer

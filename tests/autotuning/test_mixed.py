@@ -31,6 +31,7 @@ from mcugen.evaluation.accuracy import run_onnxruntime
 from mcugen.evaluation.metrics import METRICS, Judged, chance
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.frontend.onnx.load import load
+from mcugen.hir.layer_names import name_results_of
 from mcugen.hir.types import Array, DType
 from mcugen.quantization.estimate import split_samples
 from mcugen.quantization.few_bits import best_subsets, bytes_per_weight
@@ -105,7 +106,7 @@ def test_only_the_sensitive_layer_is_raised() -> None:
     )
     found = walk.run()
     assert raised(found) == {"c"}
-    assert [(step.layer, step.precision) for step in walk.steps] == [("", "int8"), ("c", "int16")]
+    assert [(step.layer, step.precision) for step in walk.steps] == [("", "int8"), ("Conv_c.conv", "int16")]
     assert walk.steps[0].value < 10 and not walk.steps[0].holds
     assert sqnr_of(found, samples) >= 22
     walked = [step for step in walk.steps if step.kept and step.holds]
@@ -144,7 +145,8 @@ def test_a_demand_between_int8_and_float_is_met_with_some_layers() -> None:
     assert walk.steps[0].value < 55 <= sqnr_of(found, walk.samples)
     assert 0 < len(raised(found)) < len(found.assignment.precision)
     kept = {step.layer: step.precision for step in walk.steps if step.kept and step.layer}
-    assert {n for n, p in kept.items() if p != "int8"} <= raised(found)
+    names = name_results_of(found.model.graph)
+    assert {n for n, p in kept.items() if p != "int8"} <= {names[result] for result in raised(found)}
 
 
 def test_layers_that_the_user_decided_stay() -> None:
@@ -160,7 +162,7 @@ def test_what_cannot_be_met_is_refused_after_all_was_tried() -> None:
     )
     with pytest.raises(ConstraintError, match=r"500\.00 dB or better"):
         walk.run()
-    assert {step.layer for step in walk.steps} == {"", "a", "b", "c", "d.conv"}
+    assert {step.layer for step in walk.steps} == {"", "Conv_a.conv", "Conv_b.conv", "Conv_c.conv", "Conv_d.conv"}
     assert walk.steps[-1].precision == "float32" and not any(step.holds for step in walk.steps)
 
 
@@ -452,7 +454,7 @@ def test_a_drop_that_chance_lets_pass_is_told_with_the_samples_that_would_show_i
     told = goal.uncertainty_warning(goal.metric.compute(judged), chance(goal.metric, judged), 101)
     assert bool(told) == is_told
     if is_told:
-        assert "4.95 points here, -0.79 to 10.69" in told
+        assert "4.95 points, -0.79 to 10.69" in told
         needed = int(re.search(r"about (\d+) samples", told)[1])
         lost_then, won_then = (round(n * needed / 101) for n in (lost, won))
         assert needed > 101 and not goal.met(classified(needed * 2, 2 * lost_then, 2 * won_then))

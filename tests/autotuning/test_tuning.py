@@ -20,6 +20,7 @@ from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions, LayerTimes
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
+from mcugen.hir.layer_names import name_results_of
 from mcugen.search.trace import SearchTrace
 
 BOARD = "stm32l4r5"
@@ -46,7 +47,10 @@ def tuned(
 
 
 def kernels(compiled: CompiledModel) -> dict[str, str]:
-    return {layer.name: layer.kernel for layer in compiled.report.layers}
+    """Return the kernel of each layer, by the name of the layer's result."""
+    names = name_results_of(compiled.graph)
+    by_name = {layer.name: layer.kernel for layer in compiled.report.layers}
+    return {result: by_name[name] for result, name in names.items() if name in by_name}
 
 
 def test_measured_cycles_choose(model: onnx.ModelProto) -> None:

@@ -44,7 +44,7 @@ def test_the_input_is_one_of_the_samples(precision: str, option: str) -> None:
 def test_without_samples_it_is_random_and_says_so() -> None:
     net = Compilation(conv_net())
     assert net.compiled.report.self_test_input.startswith("random numbers")
-    assert "random numbers" in " ".join(header_of(net).replace("*", " ").split())
+    assert "random inputs" in " ".join(header_of(net).replace("*", " ").split())
     (first,), (second,) = net.compiled.draft.samples, compile_model(conv_net()).draft.samples
     assert np.array_equal(first.inputs["x"], second.inputs["x"])
 

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from mcugen.codegen import install as module
-from mcugen.codegen.install import MANIFEST, install
+from mcugen.codegen.install import MANIFEST, holds_only_unedited, install
 from mcugen.core.errors import OutputError
 
 FIRST = {"src/a.c": "a 1\n", "src/b.c": "b 1\n", "old/c.c": "c 1\n", "data.bin": b"\0\1"}
@@ -213,3 +213,15 @@ def test_permissions_stay(project: Path) -> None:
     (project / "src" / "a.c").chmod(0o600)
     install(SECOND, project, "net")
     assert (project / "src" / "a.c").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_empty_file_of_the_users_stays(tmp_path: Path) -> None:
+    """An empty file has the hash of no file that mcugen wrote."""
+    folder = tmp_path / "folder"
+    install({"a.c": "int a;"}, folder, "net")
+    (folder / "mine.txt").touch()
+    assert not holds_only_unedited(folder, {"a.c": "int b;"}, "net", folder, force=False)
+    (folder / "a.c").write_text("")
+    with pytest.raises(OutputError, match=r"a\.c"):
+        install({"a.c": "int b;"}, folder, "net")
+    assert (folder / "a.c").read_text() == ""

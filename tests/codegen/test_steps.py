@@ -224,7 +224,7 @@ def test_layers_over_any_length_in_steps(board: str, optimize: str):
 @pytest.mark.parametrize("steps", [False, True])
 def test_a_hook_that_stops_a_run(steps: bool, tmp_path: Path):
     """It is told the model, the layer's number, and by these its name; other layers are not run."""
-    net, names = Net(), ("first", "MatMul_second", "ReduceSum_y")
+    net, names = Net(), ("Exp_first", "MatMul_second", "ReduceSum_y")
     x = net.op("Exp", net.input("x", 64), out="first")
     x = net.op("MatMul", x, net.const(np.ones((64, 64))), out="second")
     net.output(net.op("ReduceSum", x, keepdims=0, out="y"))

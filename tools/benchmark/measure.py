@@ -25,6 +25,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.hir.graph import Node
+from mcugen.hir.layer_names import name_nodes
 from mcugen.simulation import Execution, Setup, simulate
 
 WORK = ROOT / "build" / "bench"
@@ -120,7 +121,7 @@ def layers_of(compiled: CompiledModel, run: Execution) -> tuple[LayerFigures, ..
     unknown = (None,) * len(layers)
     cycles = (run.cycles.layers_without_waits if run.cycles else None) or unknown
     units = (run.cycles.layer_units if run.cycles else None) or unknown
-    nodes = {output.name: node for node in compiled.graph.nodes for output in node.outputs}
+    nodes = {name: node for node, name in name_nodes(compiled.graph).items()}
     each = zip(layers, run.layer_instructions or (), cycles, units, strict=True)
     return tuple(
         LayerFigures(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from mcugen.driver.compiled import CompiledModel
 from mcugen.hir.graph import Node
+from mcugen.hir.layer_names import name_nodes
 from mcugen.kernels.choose import fitting_kernels
 from mcugen.kernels.cost import cost_table
 from mcugen.ops.control import Repeat
@@ -90,7 +91,7 @@ def _results(node: Node | None) -> int:
 
 def _nodes(compiled: CompiledModel) -> dict[str, Node]:
     """Return the nodes by the names that layers have."""
-    return {node.outputs[0].name: node for node in compiled.graph.nodes}
+    return {name: node for node, name in name_nodes(compiled.graph).items()}
 
 
 def _of_layers(compiled: CompiledModel, layers: Sequence[ReportedLayer], aim: float) -> Iterator[str]:

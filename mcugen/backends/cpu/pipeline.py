@@ -88,7 +88,7 @@ _FOLDS: tuple[tuple[Pass, str], ...] = (
     (operator_stacking.stack_unary, "Several functions of one int8 tensor become one table."),
 )
 FUSION = tuple((assume_mask if pass_ is recognize_mask else pass_, because) for pass_, because in (*_LAYERS, *_FOLDS))
-"""Passes that fuse the layers of a float network, each with its reason, in order.
+"""Passes that fuse the layers of a float network, in order, each with the reason for the pass as a sentence.
 
 They run before quantization measures the ranges of tensors (mcugen.quantization).
 """
@@ -111,7 +111,7 @@ INTEGER_PASSES: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_clamp, "Activations can be folded into these layers as well."),
     (cut_channels, "Integer sums can be scaled by integers if the quantized values stay the same."),
 )
-"""Passes that may change the results of a model, each with its reason, in order; the data layout stays NCHW.
+"""Passes that may change the results of a model, in order, each with its reason as a sentence; layouts stay NCHW.
 
 All later passes of PIPELINE keep the results bit by bit.
 """
@@ -137,7 +137,10 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (operator_stacking.stack_elementwise, "Consecutive elementwise operators can share one loop."),
     (round_weights, "The user may ask for float16 weights, and nothing is folded into weights any more."),
 )
-"""All passes of a compilation, each with its reason, in order; data are NHWC from `layout.channels_last` on."""
+"""All passes of a compilation, in order, each with its reason as a sentence.
+
+Tensors are NHWC from `layout.channels_last` on.
+"""
 
 
 @dataclass
@@ -191,15 +194,15 @@ def fuse_float(graph: Graph) -> None:
 def convert_integers(graph: Graph) -> None:
     """Convert a quantized graph to integer operators in place, by the passes INTEGER_PASSES.
 
-    The result computes the bits of the generated code: later passes do not change results.
+    The converted graph computes the same bits as the generated code, since later passes do not change results.
     """
     _run(INTEGER_PASSES, graph)
 
 
 def find_constant_channels(graph: Graph) -> dict[Value, Array]:
-    """Return the channels of all values that have one value whatever the input is.
+    """Return the channels of all quantized values that have one constant value, whatever the input is.
 
-    The pipeline runs in place up to the pass that removes these channels.
+    The passes of the pipeline run on `graph` in place, up to the pass that would remove these channels.
 
     Returns:
         By value, an array with one entry for each channel: the quantized value of a constant channel, else NaN.
@@ -261,8 +264,8 @@ def lowered(
         graph: The optimized graph.
         board: The board that the program is for.
         options: The options of the compilation.
-        any_size: Whether programs for different sizes of a dimension must differ in parameters only.
-        kernels: The kernel of each node; by default the best ones within the board's RAM and flash.
+        any_size: Whether programs for different run-time sizes must differ in parameters only.
+        kernels: The kernel of each node; None for the best ones within the board's RAM and flash.
 
     Raises:
         UsageError: The first input is to be streamed, but no kernel reads it row by row.
@@ -308,7 +311,7 @@ class Kernels:
         """Return the best kernel of each node within limits of RAM and flash.
 
         Args:
-            limits: The limits in bytes; None for the board's RAM and flash.
+            limits: The limits in bytes; None for the RAM and flash of the board.
         """
         return self._choice.within(replace(limits or self._limits, instructions=self._options.most_instructions))
 

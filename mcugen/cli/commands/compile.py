@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from mcugen.cli.command import Model, takes_options
@@ -20,6 +21,19 @@ from mcugen.driver.tasks import Teaching
 from mcugen.options.arguments import CompilationTask, OutputOptions
 
 
+@dataclass(frozen=True)
+class PassOptions:
+    """The options of `mcugen compile` that print what passes do.
+
+    Attributes:
+        dump_after: Name of the pass after which the graph is printed; "" for none.
+        time_passes: Whether to print the time of each pass.
+    """
+
+    dump_after: str
+    time_passes: bool
+
+
 @takes_options
 def compile_command(
     model: Model,
@@ -29,8 +43,7 @@ def compile_command(
     force: bool,
     task: CompilationTask,
     teaching: Teaching | None,
-    dump_after: str,
-    time_passes: bool,
+    passes: PassOptions,
     output_options: OutputOptions,
 ) -> None:
     """Compile a model to a folder of C source files."""
@@ -42,12 +55,12 @@ def compile_command(
     if teaching is not None and not (training and training.needs_layer_search):
         remedy = "`mcugen report --lesson` shows what a model learns"
         raise UsageError("--lesson is for --train auto, which chooses the trained layers", "no --train auto", remedy)
-    trace = CompilationTrace(dump_after)
+    trace = CompilationTrace(passes.dump_after)
     net = Compilation.of(model, board, task, teaching=teaching, trace=trace)
     with watched(net, output_options.quiet):
         folder = net.write(output, force=force)
     compiled = net.compiled
-    print_trace(trace, time_passes)
+    print_trace(trace, passes.time_passes)
     write_json(output_options.json_, compiled.report)
     tell_warnings(compiled.report.warnings)
     if output_options.quiet:

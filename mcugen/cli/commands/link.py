@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,19 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.options.arguments import OutputOptions, TaskArguments
 
 
+@dataclass(frozen=True)
+class ModelSettings:
+    """The options of `mcugen link` that treat its models differently.
+
+    Attributes:
+        exclusive: Groups of models that are never in use together: names, separated by commas.
+        set_: Options of one model: NAME:OPTION or NAME:OPTION=VALUE.
+    """
+
+    exclusive: list[str]
+    set_: list[str]
+
+
 @takes_options
 def link(
     models: Annotated[list[Path], typer.Argument(help="ONNX files", show_default=False)],
@@ -24,8 +37,7 @@ def link(
     board: str,
     output: Path,
     force: bool,
-    exclusive: list[str],
-    set_: list[str],
+    per_model: ModelSettings,
     build: bool,
     task: TaskArguments,
     output_options: OutputOptions,
@@ -37,13 +49,13 @@ def link(
     from mcugen.deploy.linking.text import print_link
 
     common = replace(task, options=task.options.having({"name": ""}))
-    settings = _own_settings(models, set_, [option.name for part in common.parts for option in part.options])
+    settings = _own_settings(models, per_model.set_, [option.name for part in common.parts for option in part.options])
     nets = [
         Compilation.of(model, board, common.overridden(own).build())
         for model, own in zip(models, settings, strict=True)
     ]
     name = task.options.values["name"] or Path(os.path.realpath(output)).name
-    linking = Linking(nets, name, [group.split(",") for group in exclusive])
+    linking = Linking(nets, name, [group.split(",") for group in per_model.exclusive])
     linking.check()
     check_folder(output)
     for net in nets:

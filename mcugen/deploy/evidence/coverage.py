@@ -43,12 +43,12 @@ class FileCoverage:
         covered_lines: Number of these lines that ran.
         branches: Number of branches: two or more for each condition.
         covered_branches: Number of these branches that were taken.
-        missed: Line numbers that never ran.
-        half: Line numbers with a branch that was never taken, although the line ran.
+        missed: Numbers of the lines that never ran.
+        half: Numbers of the lines that ran, but have a branch that was never taken.
         conditions: Number of outcomes (true, false) of the terms of conditions; None if gcc does not count them.
         covered_conditions: Number of these outcomes that were shown to decide a condition independently (masking
-            MC/DC).
-        unshown: Line numbers with outcomes that were not shown to do so.
+            MC/DC); None if gcc does not count them.
+        unshown: Numbers of the lines with outcomes that were not shown to decide a condition.
     """
 
     file: str
@@ -109,7 +109,11 @@ def measure_coverage(
 
 
 def gcc_version() -> int:
-    """Return gcc's major version."""
+    """Return the major version of the installed gcc, such as 14.
+
+    Raises:
+        ToolMissingError: gcc is not installed.
+    """
     command = [find_program("gcc"), "-dumpversion"]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(".")[0])
 

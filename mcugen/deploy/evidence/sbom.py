@@ -34,12 +34,12 @@ _RESOURCES = ("templates", "runtime_c", "boards")
 def bill_of_materials(
     name: str, model: tuple[str, str], files: Mapping[str, bytes], tools: Iterable[str], building: Sequence[str]
 ) -> str:
-    """Return the software bill of materials as JSON.
+    """Return the software bill of materials as JSON text.
 
     Args:
         name: Name of the generated code.
         model: File name and SHA-256 of the model.
-        files: Generated files.
+        files: Contents of the generated files, by name.
         tools: Names of the programs that were used.
         building: Command of the compiler for the board, with its flags.
     """
@@ -122,9 +122,12 @@ def own_digest() -> str:
 
 
 def required_packages(package: str) -> dict[str, tuple[str, ...]]:
-    """Return the installed packages that a package depends on, each with its own direct dependencies.
+    """Return the installed packages that a package depends on, directly or indirectly.
 
-    Indirect dependencies are included, and dependencies of those extras that users of mcugen install.
+    The dependencies of those extras that users of mcugen install are included.
+
+    Returns:
+        For each package, the names of its own direct dependencies.
     """
     todo, needs = [package], dict[str, tuple[str, ...]]()
     while todo:

@@ -124,7 +124,8 @@ class Deviation:
         file: Name of the file.
         line: Number of the line.
         reason: Reason for the deviation.
-        name: Name of the function, if the annotation is for all functions that contain a certain word; else "".
+        name: Name of the function that deviates, if the annotation is for all functions whose code contains a certain
+            word; else "".
     """
 
     rule: str
@@ -135,10 +136,10 @@ class Deviation:
 
 
 def parse_deviations(files: Mapping[str, str]) -> list[Deviation]:
-    """Return the deviations that annotations in the files declare, by file and line.
+    """Return the deviations that comments in the files declare, by file and line.
 
-    `of WORD` in an annotation covers all functions that contain the word, except those that an earlier annotation
-    covers.
+    `of WORD` in such a comment makes it hold for all functions that contain the word, except those for which an earlier
+    comment does.
     """
     declared, covered = [], set[SourceFunction]()
     all_ = parse_functions(files)

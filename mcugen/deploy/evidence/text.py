@@ -37,7 +37,7 @@ EVIDENCE_LIMITS = (
 
 
 def format_code(text: str) -> str:
-    """Return untrusted text as Markdown code, escaped so that it fits into a cell of a table."""
+    """Return untrusted text as Markdown code, escaped so that it can stand in a cell of a table."""
     return f"`{' '.join(printable(shortened(text, 200)).split()).replace('`', chr(39)).replace('|', '/')}`"
 
 

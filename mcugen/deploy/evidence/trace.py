@@ -24,7 +24,7 @@ class TracedNode:
         operator: Its operator.
         how: How the code contains the node: "named" (a layer has the node as an origin), "absorbed" (the nearest layers
             along the graph compute or contain its result), or "gone" (no layer depends on it).
-        layers: Numbers of these layers.
+        layers: Numbers of the layers that contain the node; empty for "gone".
     """
 
     name: str

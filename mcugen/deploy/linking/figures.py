@@ -35,7 +35,7 @@ class LinkFigure:
 
 @dataclass(frozen=True)
 class LinkReport:
-    """The figures of a firmware of several models; sizes are in bytes.
+    """The figures of a firmware that links several models; sizes are in bytes.
 
     Attributes:
         name: Name of the firmware.
@@ -49,7 +49,7 @@ class LinkReport:
         code: Measured size of the code; None if not built.
         flash: Measured size of code and weights; None if not built.
         memories: Use of each memory.
-        notes: Remarks.
+        notes: Notes for the user, one sentence each.
     """
 
     name: str

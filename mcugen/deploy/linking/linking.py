@@ -58,7 +58,7 @@ class Linking:
         return [self._bound_cycles(number) for number in range(len(self._separate_models))]
 
     def check(self) -> None:
-        """Check the options of all models; none of them is loaded or quantized.
+        """Check the options of all models, without loading or quantizing a model.
 
         Raises:
             UsageError: There are no models, they are not for one board, or the options of one are wrong.

@@ -22,7 +22,7 @@ def print_link(report: LinkReport, console: Console, wide: bool = False) -> None
 
 
 def link_table(report: LinkReport) -> TextTable:
-    """Return the table of the models' bytes, and of the sums."""
+    """Return the table of the bytes of each model, and of their sums."""
     heads = (("arena", 0), ("state", 2), ("weights", 1), ("code", 1), ("flash", 0))
     columns = (TableColumn("bytes", Kind.NAME), *(TableColumn(head, rank=rank) for head, rank in heads))
     rows = []

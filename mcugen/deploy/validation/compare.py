@@ -43,14 +43,14 @@ class TensorDifference:
 def judge_result(board: Array, reference: Array, tolerates_steps: bool) -> Verdict:
     """Return the verdict on a tensor that the board computed.
 
-    It is exact if all bits equal the reference, else close or different. Floats are close within the self-test's
+    It is EXACT if all bits equal the reference, else CLOSE or DIFFERENT. Floats are close within the self-test's
     tolerance.
 
     Args:
         board: The tensor of the board.
         reference: The tensor of the reference.
-        tolerates_steps: Whether quantized values that differ by at most one are close, because they are computed from
-            floats.
+        tolerates_steps: Whether quantized values that differ by at most one are close. This is right if the layer
+            computes them from floats.
     """
     if board.tobytes() == reference.tobytes():
         return Verdict.EXACT
@@ -70,7 +70,10 @@ def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def compare_tensors(board: Array, reference: Array) -> TensorDifference:
-    """Return the difference between two tensors of equal shape, which are compared bit by bit."""
+    """Return the difference between two tensors of equal shape, which are compared bit by bit.
+
+    If all bits are equal, the `count` of the result is 0.
+    """
     mine, theirs = board.reshape(-1), reference.reshape(-1)
     differ = np.flatnonzero(_bits(mine) != _bits(theirs))
     first = int(differ[0]) if differ.size else 0
@@ -114,7 +117,7 @@ def likely_causes(
         constants: Names of constants that differ on the board.
         is_float: Whether the layer computes with floats.
         is_repeatable: Whether a second run gave the same results.
-        is_plain_equal: Whether the run that measures nothing gave the reference's outputs.
+        is_plain_equal: Whether a run without measurements (Mode.PLAIN) gave the outputs of the reference.
     """
     texts = []
     if constants:

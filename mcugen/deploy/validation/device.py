@@ -23,13 +23,13 @@ from mcugen.deploy.validation.frames import (
 from mcugen.deploy.validation.links import Link, drain
 
 COUNTERS = ("none", "DWT", "SysTick", "mcycle", "CCOUNT", "the firmware's own", "esp_cpu")
-"""Names of cycle counters; the device sends the index of its counter."""
+"""Names of cycle counters. The device sends the index of its counter in this tuple."""
 
 NO_PAUSE = 0xFFFF
 """Layer number in a run request that stands for "do not pause"."""
 
 UNMEASURED_VALUE = 0xFFFF_FFFF
-"""Value of a number of cycles or stack bytes that the device did not measure."""
+"""Number that the device sends in place of cycles or stack bytes that it did not measure."""
 
 _HELLO = struct.Struct("<BBBBHII32s16s")
 _PROGRESS = struct.Struct("<BiBQII")
@@ -83,7 +83,7 @@ class DataKind(IntEnum):
 
 @dataclass(frozen=True)
 class Identity:
-    """The firmware's description of itself; its texts come from the board and are untrusted."""
+    """The description that the firmware sends of itself. Its texts come from the board and are untrusted."""
 
     name: str
     version: str
@@ -112,9 +112,9 @@ class RunProgress:
         state: DONE, PAUSED or ROWS.
         value: For DONE, the status that the run function returned; for PAUSED, the layer after which the run pauses;
             for ROWS, the number of the input row that the run waits for.
-        cycles: Counts of the cycle counter; None if not measured.
+        cycles: Count of the cycle counter for the run; None if not measured.
         stack: Peak stack in bytes; None if not measured.
-        hook: Counts of the cycle counter that one call of the layer hook takes.
+        hook: Count of the cycle counter for one call of the function that measures after each layer.
     """
 
     state: RunState
@@ -134,7 +134,7 @@ class Traffic:
     answers: int = 0
     repeats: int = 0
     late: int = 0
-    """Number of answers that came after their request had been repeated: late, not lost."""
+    """Number of answers that arrived after their request had been repeated; they do not count as lost."""
     damaged: int = 0
     resets: int = 0
 
@@ -172,7 +172,7 @@ class Device:
         self._slowest_run = _FIRST_RUN
 
     def greet(self) -> Identity:
-        """Begin a session, whatever the device was doing, and return the firmware's identity.
+        """Begin a new session, even if the device is busy with an earlier one, and return the firmware's identity.
 
         Raises:
             BoardError: The firmware has another version of the protocol, or gives an invalid answer.
@@ -216,13 +216,13 @@ class Device:
     def run(
         self, mode: Mode, pause: int = NO_PAUSE, sizes: tuple[int, ...] = (), *, paints: bool = False
     ) -> RunProgress:
-        """Run the model on the written inputs.
+        """Run the model on the inputs that `write` sent.
 
         Args:
             mode: What to measure.
             pause: Number of the layer after which to pause; NO_PAUSE to run to the end.
-            sizes: Run-time sizes.
-            paints: Whether to measure the stack of the run.
+            sizes: Sizes that the caller of the model passes, for models with sizes that vary at run time.
+            paints: Whether to measure the stack of the run, by filling the stack with a pattern first.
         """
         return self._run(Kind.RUN, struct.pack(f"<BBH{len(sizes)}i", mode, paints, pause, *sizes))
 
@@ -231,12 +231,15 @@ class Device:
         return self._run(Kind.CONTINUE, struct.pack("<H", pause))
 
     def read(self, store: DataKind, index: int, nbytes: int) -> bytes:
-        """Read data from the device, little-endian.
+        """Read data from the device.
 
         Args:
             store: An output, a result of the layer after which the run pauses, or the words of digests or times.
             index: Number of the output or result.
-            nbytes: Bytes to read.
+            nbytes: Number of bytes to read.
+
+        Returns:
+            The bytes of the elements, little-endian.
         """
         parts = []
         for at in range(0, nbytes, self._chunk):

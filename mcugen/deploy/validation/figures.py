@@ -17,7 +17,7 @@ class Verdict(StrEnum):
 
     EXACT = "exact"
     CLOSE = "close"
-    """Floats within the self-test's tolerance, or quantized values that are computed from such floats."""
+    """Floats that differ within the self-test's tolerance, or quantized values that are computed from such floats."""
     DIFFERENT = "different"
     UNKNOWN = ""
     """The results were not compared."""
@@ -101,16 +101,16 @@ CYCLES, INSTRUCTIONS = "cycles", "instructions"
 
 @dataclass(frozen=True)
 class CycleRange:
-    """Measured cycles of an inference, or instructions where a simulator counted these.
+    """Measured cycles of an inference on the board, or instructions if a simulator stands in for the board.
 
     Attributes:
-        unit: What the numbers are: "cycles", or "instructions".
+        unit: What the numbers are: "cycles" or "instructions".
         counter: Name of the cycle counter.
         first: Cycles for the first sample.
         least: Smallest number of cycles of all samples.
         most: Largest number of cycles of all samples.
         clock_hz: Frequency of the counter in Hz.
-        milliseconds: Time for the first sample; of a simulator, at one instruction a cycle.
+        milliseconds: Time for the first sample; for a simulator, at one instruction per cycle.
     """
 
     unit: str

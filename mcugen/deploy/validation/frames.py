@@ -44,7 +44,7 @@ REFUSAL_KIND = 0xFF
 
 
 class Reason(IntEnum):
-    """Reason why the device refuses a request."""
+    """Reason why the device refuses a request: unknown session, invalid request, or a run that is not paused."""
 
     NO_SESSION = 1
     BAD_REQUEST = 2

@@ -54,13 +54,13 @@ def _protocol_error(place: str, pause: int) -> BoardError:
 
 @dataclass
 class Runner:
-    """Runs samples of a model on a device, and reads results; repeats a sample if the device is reset.
+    """Runs samples of a model on a device, and reads results. If the device is reset, it repeats the sample.
 
     Attributes:
         device: The device.
         bundle: The model that its firmware must contain.
         samples: Inputs of the samples by name, as the generated code takes them.
-        identity: The firmware's description of itself, once connected.
+        identity: The firmware's description of itself; None before `connect`.
     """
 
     device: Device
@@ -108,7 +108,11 @@ class Runner:
         return self._words(index, Mode.DIGESTS, len(self._validation.results))[0]
 
     def times(self, index: int) -> list[int | None]:
-        """Return the cycles of each layer for sample number `index`; None for layers that were not measured."""
+        """Return the cycles of each layer for one sample; None for layers that were not measured.
+
+        Args:
+            index: Number of the sample.
+        """
         words, progress = self._words(index, Mode.TIMES, len(self.bundle.layers))
         if self.identity is None or self.identity.counter == "none":
             return [None] * len(words)

@@ -81,11 +81,11 @@ def validate_model(net: Compilation, wiring: ValidationSetup) -> ValidationRepor
 
     Args:
         net: The compilation.
-        wiring: The connection to the board.
+        wiring: The connection to the board, and what to validate.
 
     Raises:
         BoardError: No board answers, or a board with other firmware does.
-        VerificationError: The model's run function fails.
+        VerificationError: The model's run function returns an error.
     """
     if wiring.port == SIMULATOR_PORT:
         _require_serial_port(net.target)
@@ -104,14 +104,14 @@ def validate(
 
     Args:
         compiled: The model that the board's firmware contains.
-        samples: The samples with labels, if any.
+        samples: The samples, with labels if known.
         metric: The metric of accuracy.
-        wiring: The connection to the board.
+        wiring: The connection to the board, and what to validate.
         progress: Receives the progress of the validation.
 
     Raises:
         BoardError: No board answers, or a board with other firmware does.
-        VerificationError: The model's run function fails.
+        VerificationError: The model's run function returns an error.
     """
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     with tempfile.TemporaryDirectory(prefix="mcugen-") as folder:

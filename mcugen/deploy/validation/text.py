@@ -100,7 +100,7 @@ def _simulated_note(simulated: int | None) -> str:
 
 
 def findings(report: ValidationReport) -> list[str]:
-    """Return lines of text on differing weights, and on the first difference with its likely causes."""
+    """Return lines of text on constants that differ on the board, and on the first difference with likely causes."""
     lines = [f"weights on the board differ: {name}" for name in report.constants_differ]
     difference = report.difference
     if difference is not None:

@@ -14,13 +14,17 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.frontend.onnx.nodes import bodies_of, graphs_of
 
 MOVEMENT_OPERATORS = frozenset({"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
-"""ONNX operators that may stand between an input or output and its conversion: they move elements of any type."""
+"""Names of ONNX operators that only move elements, of any type.
+
+They may stand between an input or output of the model and its conversion to or from quantized values.
+"""
 
 
 def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -> onnx.ModelProto:
     """Return a copy of the model whose inputs and outputs hold quantized values, so that the caller converts them.
 
-    This applies to inputs that the model only quantizes, and to outputs that it only dequantizes.
+    This applies to inputs that the model does nothing with but quantize, and to outputs that result from
+    dequantization.
 
     Args:
         model: The quantized model.
@@ -45,9 +49,12 @@ def with_integer_borders(model: onnx.ModelProto, states: Collection[str] = ()) -
 
 
 def with_input_types(model: onnx.ModelProto, types: Mapping[str, str]) -> onnx.ModelProto:
-    """Return a copy of the model with other element types for float inputs, in which the caller passes integers.
+    """Return a copy of the model in which the caller passes integers for some float inputs.
 
-    `types` maps names of inputs to types. Inputs that already have the type stay.
+    Args:
+        model: The model.
+        types: The new element type, one of INPUT_TYPES, by the name of the input. An input that has the type already
+            stays.
 
     Raises:
         UsageError: A name is no float input, or is also an output.

@@ -55,18 +55,16 @@ class Parts:
 
 
 Composed = dict[str, Parts]
-"""The ONNX nodes that replace each composed node, by the name of the composed node's first output."""
+"""The ONNX nodes (Parts) that replace each composed node, by the name of the composed node's first output."""
 
 
 @dataclass
 class Recorder:
-    """A recorder of one composed node: it imports the operators of which the node is composed, as ONNX nodes.
-
-    Recorded names begin with `prefix`.
+    """A recorder of one composed node: it imports the operators that the node consists of, as ONNX nodes.
 
     Attributes:
         graph: The HIR graph.
-        prefix: Prefix of recorded names.
+        prefix: Prefix of the names of recorded nodes and tensors.
         names: ONNX names of the node's inputs and of the results of recorded nodes, by HIR value.
         compose: Function that imports one node, given the values of its inputs by name.
         parts: The recorded nodes.
@@ -93,12 +91,14 @@ class Recorder:
         return tuple(values)
 
     def finish(self, outputs: Sequence[str], results: Sequence[Value | None], composed: Composed) -> None:
-        """Add the recorded nodes to `composed`, unless nodes that were not recorded also compute the results.
+        """Add the recorded nodes to `composed`, unless they cannot replace the composed node.
+
+        They cannot if a result was computed by nodes that were not recorded.
 
         Args:
-            outputs: The ONNX names of the node's outputs.
+            outputs: The ONNX names of the composed node's outputs.
             results: The imported values of the outputs.
-            composed: Receives the nodes, by the node's first output.
+            composed: Receives the nodes, under the name of the composed node's first output.
         """
         named_results = [(name, value) for name, value in zip(outputs, results, strict=False) if name and value]
         if not self.parts.nodes or not self.complete or any(value not in self.names for _, value in named_results):

@@ -36,11 +36,14 @@ def external_tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> bytes:
-    """Move the elements of external tensors into the model, and return a SHA-256 of them; b"" if there are none.
+    """Move the elements of external tensors into the model.
 
     Args:
         model: The model, changed in place.
         path: The file of the model, in whose folder the files must be.
+
+    Returns:
+        The SHA-256 digest (32 bytes) of the elements; b"" if there are no external tensors.
 
     Raises:
         ModelError: A file does not exist, or is outside the folder.
@@ -59,7 +62,15 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> bytes:
 
 
 def require_internal(model: onnx.ModelProto, place: str) -> None:
-    """Raise ModelError if a model from memory refers to files, as it has no folder that they could be in."""
+    """Check that a model in memory does not refer to files: it has no folder that they could be in.
+
+    Args:
+        model: The model.
+        place: Name of the model for messages.
+
+    Raises:
+        ModelError: The model refers to a file.
+    """
     tensor = next(external_tensors(model), None)
     if tensor is not None:
         rule = f"{place}: a model from memory must hold its tensors itself"

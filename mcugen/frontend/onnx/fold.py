@@ -13,7 +13,7 @@ from mcugen.frontend.onnx.hazards import hazard
 from mcugen.hir.types import Array
 
 ALWAYS_FOLDED = {"Constant", "Shape", "Size"}
-"""ONNX operators that the importer always computes at compile time."""
+"""Names of the ONNX operators that the importer computes at compile time in all cases."""
 _NOT_FOLDED = {"DequantizeLinear", "RandomNormal", "RandomUniform", "RNN", "LSTM", "GRU"}
 """Operators that are not folded.
 

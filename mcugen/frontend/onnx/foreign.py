@@ -83,7 +83,11 @@ def _import_hidden(owner: onnx.ModelProto | onnx.FunctionProto, domains: set[str
 
 
 def shown_domain(domain: str) -> str:
-    """Return the original domain of a node, if `hide_operators` may have changed it, for messages."""
+    """Return the original domain of a node for messages.
+
+    Args:
+        domain: The domain in the model, which `hide_operators` may have changed.
+    """
     return domain.removeprefix(_HIDDEN)
 
 

@@ -54,9 +54,10 @@ def _first_versions() -> dict[str, int]:
 
 @cache
 def restored_version(op_type: str, opset: int) -> int:
-    """Return the later operator set that redefines an operator deprecated in `opset`; 0 if there is none.
+    """Return the first operator set after `opset` that defines an operator again that is deprecated in `opset`.
 
-    GroupNormalization of opset 18 was deprecated when opset 21 corrected it, and runtimes still compute it.
+    The result is 0 if there is none. GroupNormalization of opset 18 was deprecated when opset 21 corrected it, and
+    runtimes still compute it.
     """
     if not onnx.defs.has(op_type, opset) or not onnx.defs.get_schema(op_type, opset).deprecated:
         return 0
@@ -84,7 +85,7 @@ def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> l
 def outputs_like(node: onnx.NodeProto, opset: int, inputs: Sequence[int]) -> list[str]:
     """Return the names of outputs that must have the element type of one of some inputs.
 
-    They share a type parameter (T) in the operator's schema.
+    The operator's schema gives these inputs and outputs one type parameter (such as T).
 
     Args:
         node: The node.
@@ -152,12 +153,15 @@ def _number(dtype: DType) -> int:
 
 
 def find_body(node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
-    """Return the function body of a composite operator with its attributes filled in; None for primitives.
+    """Return the ONNX function body of an operator that is defined by simpler ones, with its attributes filled in.
 
     Args:
         node: The node.
         opset: Version of the operator set of the node's domain.
         inputs: Type of each input; None if it is absent or not a tensor.
+
+    Returns:
+        The body; None if the operator is not defined by others.
     """
     schema = _schema(node.op_type, opset, node.domain)
     if schema is None:

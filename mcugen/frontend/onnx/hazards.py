@@ -24,10 +24,14 @@ from mcugen.frontend.onnx.nodes import every_node, graphs_of
 
 
 def check_hazards(model: onnx.ModelProto, place: str) -> None:
-    """Raise an error for a model that would crash or hang ONNX's shape inference or its inliner.
+    """Check that a model does not crash or hang ONNX's shape inference or its inliner.
+
+    Args:
+        model: The model.
+        place: Name of the model for messages.
 
     Raises:
-        ModelError: A node is invalid in a way that ONNX's code does not survive.
+        ModelError: A node is invalid in a way that crashes ONNX's code.
         DoesNotFitError: The model exceeds a limit of `core.limits`.
     """
     _check_budget(model, place)
@@ -46,7 +50,7 @@ def check_hazards(model: onnx.ModelProto, place: str) -> None:
 
 
 def hazard(node: onnx.NodeProto, opset: int) -> str:
-    """Return what is wrong with a node that would crash or hang ONNX's code, as text; "" for a safe node."""
+    """Return what would make a node crash or hang ONNX's code, as text; "" for a safe node."""
     if node.op_type == "Einsum":
         terms = [term for a in node.attribute for term in re.split(rb",|->", a.s)]
         if any(term.count(b"...") > 1 for term in terms):  # ONNX's code would never return.

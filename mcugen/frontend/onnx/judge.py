@@ -20,15 +20,15 @@ MAX_ONNX_MESSAGE_CHARACTERS = 300
 def onnx_objection(
     node: onnx.NodeProto, types: Sequence[TensorType | None], known: Sequence[Array | None], opsets: Mapping[str, int]
 ) -> str:
-    """Return why ONNX's checker or shape inference rejects a node; "" if it accepts the node.
+    """Return why ONNX's checker or shape inference rejects a node, as text; "" if it accepts the node.
 
     Nodes with subgraphs are accepted, as the nodes in these graphs are checked one by one.
 
     Args:
         node: The node.
-        types: The type of each input, or None.
-        known: The value of each input, or None if it is computed at run time.
-        opsets: The version of each domain.
+        types: The type of each input; None if it is absent or unknown.
+        known: The value of each input; None if it is computed at run time.
+        opsets: The version of each operator domain, by name.
     """
     if any(attribute.HasField("g") for attribute in node.attribute):
         return ""

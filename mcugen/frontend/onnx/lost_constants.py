@@ -38,7 +38,7 @@ BIND_REMEDY = "or fix both inputs: --bind NAME=FILE.npy"
 
 
 class ConstantLoss(Enum):
-    """The way in which an exporter lost the mean or variance of a Keras normalization, as text for messages."""
+    """How an exporter lost the mean or variance of a Keras normalization; the values are texts for messages."""
 
     INPUT = "is an input of the model"
     MISSING = "is missing"
@@ -52,7 +52,7 @@ class LostConstant:
 
     Attributes:
         name: Name of its tensor in the ONNX model.
-        loss: The way in which it is lost.
+        loss: How it was lost.
     """
 
     name: str
@@ -70,11 +70,11 @@ class _Source:
 
 
 def lost_constants(graph: onnx.GraphProto, bound: Collection[str] = ()) -> list[LostConstant]:
-    """Return the constants of normalizations that an exporter lost.
+    """Return the means and standard deviations of Keras normalizations that an exporter lost.
 
     Args:
         graph: The graph as the exporter wrote it.
-        bound: Inputs that are fixed at compile time, and so are not lost.
+        bound: Names of inputs that are fixed at compile time; a constant that became such an input is not lost.
     """
     reader = _Reader(graph, bound)
     constants = [lost for node in graph.node if node.op_type in ("Div", "Mul") for lost in reader.of_division(node)]
@@ -102,7 +102,15 @@ def remedy_of(lost: Collection[LostConstant]) -> str:
 
 
 def require_constants(graph: onnx.GraphProto, place: str) -> None:
-    """Raise ModelError if the mean or the variance of a normalization has no tensor at all."""
+    """Check that the mean and the variance of each normalization have a tensor.
+
+    Args:
+        graph: The graph as the exporter wrote it.
+        place: Name of the model for messages.
+
+    Raises:
+        ModelError: A mean or variance has none.
+    """
     missing = [constant for constant in lost_constants(graph) if constant.loss is ConstantLoss.MISSING]
     if missing:
         named = ", ".join(f"'{constant.name}'" for constant in missing)

@@ -33,7 +33,7 @@ _TAG = re.compile(r"mcugen\.opset(\d{1,2})\.(.*)", re.DOTALL)
 
 
 def standard_opset(owner: onnx.ModelProto | onnx.FunctionProto) -> int | None:
-    """Return the version of ONNX's own operator set that a model or function imports, or None."""
+    """Return the version of ONNX's own operator set that a model or function imports; None if it imports none."""
     return next((int(e.version) for e in owner.opset_import if e.domain in STANDARD_DOMAINS), None)
 
 
@@ -73,8 +73,8 @@ def upgrade(model: onnx.ModelProto, opset: int, place: str) -> onnx.ModelProto:
     """Return the model in ONNX's operator set `opset`, or in the newest set of any of its nodes if that is newer.
 
     Bodies of control flow are upgraded too. An operator that ONNX added after the model's operator set is read as
-    defined by the first set that has it. ONNX Runtime had some of these earlier (LayerNormalization), and exporters
-    wrote them.
+    defined by the first set that has it: ONNX Runtime supported some operators, such as LayerNormalization, before ONNX
+    did, and exporters wrote them.
 
     Args:
         model: A checked model without functions.

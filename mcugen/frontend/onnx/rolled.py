@@ -18,7 +18,10 @@ from mcugen.ops.written_out import MIN_ROLLED_STEPS, UnrolledLayer, unrolled_lay
 
 
 def may_be_steps(model: onnx.ModelProto) -> bool:
-    """Return whether a model has enough nodes to hold an unrolled recurrent layer, as a fast first test."""
+    """Return whether a model has enough nodes to contain an unrolled recurrent layer.
+
+    This is a fast test before `roll_up_steps`.
+    """
     return len([node for node in model.graph.node if node.op_type == CELL_MARKER_OPERATOR]) >= MIN_ROLLED_STEPS
 
 

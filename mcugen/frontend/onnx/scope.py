@@ -96,7 +96,7 @@ class Scope:
         return name in self.env or name in self.sequences or (self.outer is not None and self.outer.knows(name))
 
     def sequence(self, name: str) -> list[Value] | None:
-        """Return the sequence of a name, or None if the name does not denote a sequence."""
+        """Return the values of the sequence called `name`; None if the name does not denote a sequence."""
         if name in self.env or name in self.sequences or self.outer is None:
             return self.sequences.get(name)
         items = self.outer.sequence(name)
@@ -117,9 +117,12 @@ class Scope:
         return value
 
     def full_name(self, name: str) -> str:
-        """Return the model-wide name of tensor `name` of this scope.
+        """Return the name of a tensor of this scope that is unique in the model.
 
-        It is needed for a body whose nodes replace the node that has the body.
+        It is needed if the nodes of a body replace the node that has the body.
+
+        Args:
+            name: Name of the tensor within the scope.
         """
         return self.place + name if self.outer is None or name in self.env else self.outer.full_name(name)
 
@@ -130,7 +133,7 @@ class Scope:
         return self.outer.half(name)
 
     def constant(self, name: str, array: Array) -> Value | None:
-        """Add a constant under its ONNX name; return None for element types without a C counterpart."""
+        """Add a constant under its ONNX name, and return its value; None if C has no such element type."""
         try:
             dtype = DType.of(array)
         except ValueError:
@@ -585,7 +588,7 @@ def declared_types(graph: onnx.GraphProto) -> dict[str, TensorType]:
 
 
 def declared_sizes(info: onnx.ValueInfoProto) -> list[int | None]:
-    """Return the declared size of each axis; None for a symbolic axis, for which PaddlePaddle also writes −1."""
+    """Return the declared size of each axis; None for a symbolic axis, and for −1, which PaddlePaddle writes for it."""
     dims = info.type.tensor_type.shape.dim
     return [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in dims]
 

@@ -47,10 +47,10 @@ class SequenceNode:
         return items
 
     def position(self, index: int, length: int, default: int) -> int:
-        """Return a constant index into a sequence of `length`.
+        """Return the index into a sequence that a constant input holds, counted from 0.
 
         Args:
-            index: The input that holds the index.
+            index: The position of the input that holds the index.
             length: The length of the sequence.
             default: The result if the input is absent.
 

@@ -54,7 +54,10 @@ class NodeUpgrade:
         return next((str(name) for name in self.node.output if name), self.node.op_type)
 
     def dims(self, index: int) -> list[int | None] | None:
-        """Return the sizes of input `index`, None for each unknown size; None if the rank is unknown."""
+        """Return the sizes of input `index`, None for each unknown size.
+
+        The result is None if even the rank is unknown.
+        """
         type_ = self.types.get(self.node.input[index])
         if type_ is None or not type_.tensor_type.HasField("shape"):
             return None
@@ -125,7 +128,15 @@ class NodeUpgrade:
         return name
 
     def divert_output(self, index: int, suffix: str) -> tuple[str, str]:
-        """Rename an output, so that an added node can write the original name; return (new name, original name)."""
+        """Rename an output of the node, so that an added node can write the original name.
+
+        Args:
+            index: Position of the output.
+            suffix: End of the new name.
+
+        Returns:
+            The new name and the original name.
+        """
         original = self.node.output[index]
         self.node.output[index] = self.names.take(f"{original}{suffix}")
         return self.node.output[index], original

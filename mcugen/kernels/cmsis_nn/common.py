@@ -29,33 +29,33 @@ MAX_FILTER_WEIGHTS = 2**16 - 1
 """Largest number of weights in the filter of one output channel: the library counts them in 16 bits."""
 
 SHIFTED_SUM_LIMIT = 2**30
-"""Exclusive bound of accumulators after the left shift that begins their requantization. For Helium and single
-rounding, the library shifts them left by one bit more."""
+"""Exclusive bound of the magnitude of accumulators after the left shift that begins their requantization. If built for
+Helium with single rounding, the library shifts them left by one bit more."""
 
 RESULT_LIMIT = 2**30
-"""Exclusive bound of requantized accumulators, so that neither the zero point nor the rounding overflows in the
-library."""
+"""Exclusive bound of the magnitude of requantized accumulators, so that adding the zero point and the rounding term
+does not overflow 32 bits in the library."""
 
 
 def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]], **more: Any) -> Kernel:
-    """Declare a kernel that calls CMSIS-NN.
+    """Declare a kernel that calls a function of CMSIS-NN.
 
     Args:
         name: Name of the kernel.
-        emit: Makes the kernel's instruction, or several.
+        emit: Function of the layer's spec and the call site that returns the kernel's instruction, or several.
         more: Other fields of Kernel; `evaluate` if the library rounds differently from the operator.
     """
     return Kernel(name, emit=emit, library=CMSIS_NN, **more)
 
 
 class Scratch(Params):
-    """Kernel parameter of the library's scratch memory."""
+    """Kernel parameter with the bytes of the library's scratch buffer; None if no scratch buffer is needed."""
 
     scratch_bytes: Annotated[int | None, "bytes of the library's scratch buffer"] = None
 
 
 SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
-"""Scratch operand of the library's functions."""
+"""Role of the scratch operand of the library's functions: an int8 buffer."""
 
 
 class ZeroPoints(Params):
@@ -66,12 +66,12 @@ class ZeroPoints(Params):
 
     @staticmethod
     def of(spec: WeightedSpec) -> ZeroPoints:
-        """Return the zero points of a layer."""
+        """Return the zero points of a layer's input and output as kernel parameters."""
         return ZeroPoints(x_zero_point=spec.x.q.zero_point, y_zero_point=spec.y.q.zero_point)
 
 
 class TensorScale(Params):
-    """Kernel parameters of the library's requantization with a single scale for all channels."""
+    """Kernel parameters of the library's requantization if all channels share one scale: a multiplier and a shift."""
 
     multiplier: Annotated[Trained, "requantization multiplier, Q0.31"]
     shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after it"]
@@ -150,7 +150,7 @@ def with_scratch(operands: Mapping[str, Buffer], site: Site, size: int) -> dict[
 
 
 def pack_nibbles_in_order(weights: Array) -> Array:
-    """Pack 4-bit weights as int8, two per byte in their order, the first one in the lower half."""
+    """Pack 4-bit weights, int8 of any shape, two per byte in row-major order; the first one is in the lower half."""
     flat = weights.reshape(-1).astype(np.int8)
     pairs = np.pad(flat, (0, flat.size % 2)).view(np.uint8).reshape(-1, 2)
     packed: Array = (pairs[:, 0] & 0xF | pairs[:, 1] << 4).astype(np.uint8).view(np.int8)
@@ -161,7 +161,10 @@ def pack_nibbles_in_order(weights: Array) -> Array:
 
 
 def is_int8_layer(spec: WeightedSpec) -> bool:
-    """Require int8 tensors and weights, and accumulators of 32 bits."""
+    """Require int8 tensors and weights, and accumulators of 32 bits.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     if not spec.is_int8:
         return False
     sums, requantize = spec.largest_sums, spec.requantizer
@@ -171,7 +174,10 @@ def is_int8_layer(spec: WeightedSpec) -> bool:
 
 
 def has_small_axes(spec: WeightedSpec) -> bool:
-    """Require axes of fewer than 32768 elements, and filters of fewer than 65536 weights."""
+    """Require axes of fewer than 32768 elements, and filters of fewer than 65536 weights.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shapes = (spec.x.shape, spec.weights.shape, spec.y.shape)
     is_short = all(0 < size <= MAX_INT16_AXIS for shape in shapes for size in shape)
     return is_short and spec.depth <= MAX_FILTER_WEIGHTS

@@ -33,14 +33,15 @@ from mcugen.lir.kernel import Call, Kernel, Options, Params, Site
 
 
 def for_library(shape: ConvShape, lines: bool = True) -> ConvShape:
-    """Return an equivalent geometry for which the library chooses an algorithm that is right.
+    """Return an equivalent geometry for which the library chooses an algorithm whose results are right.
 
-    A dilation has no effect on a single tap, but keeps the library from its pointwise function. An image of one row is
-    equivalent to an image of one column, which keeps the library from its function for rows.
+    The library has errors in some special cases. A dilation has no effect on a single tap, but keeps the library from
+    its pointwise function. An image of one row is equivalent to an image of one column, which keeps the library from
+    its function for rows.
 
     Args:
         shape: Geometry of the convolution.
-        lines: Whether the library may use its function for images of one row where it is right.
+        lines: Whether the library may use its function for images of one row where its results are right.
     """
     if shape.kernel_height == shape.kernel_width == 1:
         dilation = 1 if is_pointwise(shape) else 2
@@ -51,7 +52,7 @@ def for_library(shape: ConvShape, lines: bool = True) -> ConvShape:
 
 
 def is_pointwise(shape: ConvShape) -> bool:
-    """Return whether the library reads pixels in x, without im2col."""
+    """Return whether each output reads one pixel of x, so that the library reads x without im2col."""
     return shape.reads_pixels and shape.groups == 1
 
 
@@ -98,13 +99,13 @@ def conv_scratch_bytes(shape: ConvShape, features: frozenset[str]) -> int:
 
 
 class FilterDepth(Params):
-    """Kernel parameter of a convolution that may have groups of channels."""
+    """Kernel parameter with the input channels that each filter reads: all of x's, or those of one group."""
 
     filter_channels: Annotated[int, "input channels of a filter"]
 
 
 class ConvOptions(Options):
-    """Template options of a convolution."""
+    """Template option of a convolution: whether the library reads x without im2col, and so needs no scratch memory."""
 
     direct: Annotated[bool, "whether the library reads x without im2col, and needs no scratch memory"]
 
@@ -133,13 +134,21 @@ def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
 
 
 def has_no_padded_rows(spec: ConvSpec) -> bool:
-    """Require no image of one row that is padded above or below."""
+    """Require no image of one row that is padded above or below.
+
+    Return whether the layer is not a row-wise convolution of one-row images that are padded above or below. The
+    library's function for images of one row ignores vertical padding.
+    """
     shape = spec.shape
     return not (shape.in_height == shape.kernel_height == 1 and shape.kernel_width > 1 and shape.out_height > 1)
 
 
 def conv_algorithm(spec: ConvSpec) -> str:
-    """Return which algorithm the library uses: "pointwise", "line", "groups" or "window"."""
+    """Return the algorithm that the library uses, which is the kernel's variant in the cost table.
+
+    It is "pointwise" (x is read without im2col), "line" (images and windows of one row), "groups" (several groups of
+    channels) or "window" (any other convolution, by im2col).
+    """
     shape = for_library(spec.shape)
     if is_pointwise(shape):
         return "pointwise"
@@ -149,7 +158,10 @@ def conv_algorithm(spec: ConvSpec) -> str:
 
 
 def count_gathered_taps(spec: ConvSpec) -> int:
-    """Return the number of copies of im2col, one for each tap of each window and group, for the cost model."""
+    """Return the number of copies of im2col per inference, one for each tap of each window and group of channels.
+
+    The cost model counts them.
+    """
     shape = spec.shape
     return shape.batch * shape.out_height * shape.out_width * shape.kernel_height * shape.kernel_width * shape.groups
 

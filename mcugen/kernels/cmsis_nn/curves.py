@@ -25,11 +25,11 @@ def _table() -> Array:
 
 
 def sigmoid(x: Array, left: int) -> Array:
-    """Return exactly the sigmoid that the library computes.
+    """Return exactly the sigmoid of int16 values that the library computes.
 
     Args:
         x: Arguments, int16, in units of 2^(left − 12).
-        left: Left shift of the arguments to 12 fraction bits.
+        left: Left shift of the arguments to 12 fraction bits; negative for a right shift.
 
     Returns:
         Results in units of 2^−15.

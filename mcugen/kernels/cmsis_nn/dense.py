@@ -34,7 +34,7 @@ MIN_POINTWISE_ROWS = 4
 
 
 class DenseOptions(Options):
-    """Template options of a fully connected layer."""
+    """Template option of a fully connected layer: whether each channel has its own requantization multiplier."""
 
     per_channel: Annotated[bool, "whether each channel has its own multiplier"]
 
@@ -62,7 +62,10 @@ def emit_s4(spec: ConvSpec, site: Site) -> Call:
 
 
 def has_few_rows(spec: ConvSpec) -> bool:
-    """Require a window as large as the image, or a dense layer of at most 3 rows."""
+    """Require a window as large as the image, or a dense layer of at most 3 rows.
+
+    Return whether this is a dense layer of at most 3 rows, or a convolution whose window covers the image.
+    """
     shape = spec.shape
     if spec.weights.ndim == 2:
         return shape.out_width < MIN_POINTWISE_ROWS
@@ -74,12 +77,19 @@ def has_few_rows(spec: ConvSpec) -> bool:
 
 
 def has_one_multiplier(spec: ConvSpec) -> bool:
-    """Require the same multiplier in all channels."""
+    """Require the same multiplier in all channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return len(set(requantizer(spec.sig).multiplier.tolist())) == 1
 
 
 def fits_folded_bias(spec: ConvSpec) -> bool:
-    """Require accumulators of 32 bits that start with the zero point folded into the bias."""
+    """Require accumulators of 32 bits that start with the zero point folded into the bias.
+
+    Return whether 32 bits hold the accumulators, which start with the bias that includes x's zero point. The bound is
+    SHIFTED_SUM_LIMIT, after the left shift of the requantization.
+    """
     sums = np.abs(spec.folded_bias) + 128 * np.abs(spec.rows.astype(np.int64)).sum(1)
     return int(sums.max(initial=0)) << (31 - requantizer(spec.sig).shift) < SHIFTED_SUM_LIMIT
 
@@ -110,8 +120,11 @@ CMSIS_ROW_S8: tuple[Kernel, ...] = (
         emit=emit_s4,
     ),
 )
-"""CMSIS-NN's kernels of int8 layers with few rows; they also compute convolutions with a single window."""
+"""CMSIS-NN's fully connected kernels for int8 layers with at most three rows, and for convolutions whose single window
+covers the whole image; in order of preference."""
 
 CMSIS_DENSE_S8: tuple[Kernel, ...] = (*CMSIS_ROW_S8, *CMSIS_CONV_S8)
-"""CMSIS-NN's kernels of int8 fully connected layers, in order of preference; several rows are pixels of a
-convolution."""
+"""CMSIS-NN's kernels of int8 fully connected layers, in order of preference.
+
+Layers with several rows are computed as a pointwise convolution whose pixels are the rows.
+"""

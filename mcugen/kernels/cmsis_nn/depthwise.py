@@ -28,7 +28,7 @@ from mcugen.kernels.common.weighted_layers import CodeLimits, four_bits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
 GATHERED_CHANNELS = 124
-"""Largest number of channels that the library gathers at a time with Helium."""
+"""Largest number of channels that the library copies at a time to its im2col buffer, with Helium."""
 
 
 def without_idle_dilation(shape: ConvShape) -> ConvShape:
@@ -45,7 +45,7 @@ def _by_axis(shape: ConvShape) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def uses_fast_function(shape: ConvShape) -> bool:
-    """Return whether the library uses one of its fast functions."""
+    """Return whether the library uses one of its fast functions, for one output per input channel and no dilation."""
     return shape.out_channels == shape.in_channels and shape.dilation_height == shape.dilation_width == 1
 
 
@@ -57,7 +57,8 @@ def has_direct_function(shape: ConvShape) -> bool:
 def depthwise_scratch_bytes(shape: ConvShape, features: frozenset[str], small: bool) -> int:
     """Return the bytes of scratch memory that the library needs for a depthwise convolution.
 
-    These are one window as int16, or with Helium four windows of up to 124 channels. The slow function needs none.
+    The scratch memory holds one window as int16, or with Helium four windows of up to 124 channels. The slow function
+    needs none (uses_fast_function).
 
     Args:
         shape: Geometry that without_idle_dilation returned.
@@ -74,7 +75,7 @@ def depthwise_scratch_bytes(shape: ConvShape, features: frozenset[str], small: b
 
 
 class ChannelMultiplier(Params):
-    """Kernel parameters of a depthwise convolution with several outputs per input channel."""
+    """Kernel parameter of a depthwise convolution: the number of output channels per input channel."""
 
     channel_multiplier: Annotated[int, "channels of y per channel of x"]
 
@@ -110,12 +111,20 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
 
 
 def has_one_channel_filters(spec: ConvSpec) -> bool:
-    """Require that each filter reads one input channel, of several."""
+    """Require that each filter reads one input channel, of several.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return 1 < spec.shape.groups == spec.shape.in_channels
 
 
 def has_reachable_windows(spec: ConvSpec) -> bool:
-    """Require windows that touch the image; where the library assumes it, window centres inside the image."""
+    """Require windows that touch the image; where the library assumes it, window centres inside the image.
+
+    Return whether the library handles the padding: its fast functions need windows that touch the image. Its function
+    for 3×3 windows (has_direct_function) also needs each window's centre to be inside the image's right border. The
+    slow function handles any window.
+    """
     shape = without_idle_dilation(spec.shape)
     last_h = (shape.out_height - 1) * shape.stride_height - shape.padding_top
     last_w = (shape.out_width - 1) * shape.stride_width - shape.padding_left
@@ -134,7 +143,10 @@ def has_reachable_windows(spec: ConvSpec) -> bool:
 
 
 def has_even_channels(spec: ConvSpec) -> bool:
-    """Require an even number of channels, unless one of the library's fast functions is used."""
+    """Require an even number of channels, unless one of the library's fast functions is used.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = without_idle_dilation(spec.shape)
     return shape.in_channels % 2 == 0 or uses_fast_function(shape)
 
@@ -145,7 +157,11 @@ for Helium (it takes the predicates of 32-bit lanes for all ones)."""
 
 
 def depthwise_function(spec: ConvSpec) -> str:
-    """Return which function the library uses: "any", "fours", "near" or "window"."""
+    """Return the function that the library uses, which is the kernel's variant in the cost table.
+
+    The slow functions are "fours" (four outputs, or a multiple, per input channel) and "any" (any other number). The
+    fast ones are "near" (3×3 windows that are read in x, without Helium) and "window" (windows that are gathered).
+    """
     shape = without_idle_dilation(spec.shape)
     if not uses_fast_function(shape):
         return "any" if shape.out_channels // shape.in_channels % 4 else "fours"

@@ -33,24 +33,38 @@ forward."""
 
 
 def is_sum(spec: BinarySpec) -> bool:
-    """Require a sum or difference of int8 tensors of one shape that 32 bits can compute."""
+    """Require a sum or difference of int8 tensors of one shape that 32 bits can compute.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.fixed_sum is not None and spec.are(DType.INT8)
 
 
 def is_product(spec: BinarySpec) -> bool:
-    """Require a product of int8 tensors of one shape that fits 32 bits before its requantization."""
+    """Require a product of int8 tensors of one shape that fits 32 bits before its requantization.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     if spec.product is None or not spec.are(DType.INT8):
         return False
     return spec.largest_product << (32 - spec.product.shift) < 2**31
 
 
 def is_maximum(spec: BinarySpec) -> bool:
-    """Require a maximum of two int8 matrices of one scale, broadcast along rows or columns at most."""
+    """Require a maximum of two int8 matrices of one scale, broadcast along rows or columns at most.
+
+    Return whether this is a maximum of two int8 tensors of one scale, seen as matrices. Operands may be broadcast along
+    rows or columns.
+    """
     return spec.function == "Max" and _are_matrices(spec)
 
 
 def is_minimum(spec: BinarySpec) -> bool:
-    """Require a minimum of two int8 matrices of one scale, broadcast along rows or columns at most."""
+    """Require a minimum of two int8 matrices of one scale, broadcast along rows or columns at most.
+
+    Return whether this is a minimum of two int8 tensors of one scale, seen as matrices. Operands may be broadcast along
+    rows or columns.
+    """
     return spec.function == "Min" and _are_matrices(spec)
 
 
@@ -69,7 +83,7 @@ def _walks(spec: BinarySpec) -> tuple[list[int], list[list[int]]]:
 
 
 class Int8Elements(Params):
-    """Kernel parameters of int8 tensors of one shape."""
+    """Kernel parameters of an elementwise function of int8 tensors of one shape: size, zero points, output limits."""
 
     count: Annotated[int, "elements"]
     x0_zero_point: Annotated[Trained, "zero point of x0"]
@@ -87,7 +101,7 @@ class Int8Elements(Params):
 
 
 class SumScales(Params):
-    """Scales of a sum: the library requantizes each operand, then their sum."""
+    """Kernel parameters of a sum: the library requantizes each operand, then the sum of both."""
 
     x0_multiplier: Annotated[Trained, "multiplier of x0, Q0.31"]
     x1_multiplier: Annotated[Trained, "multiplier of x1, Q0.31"]
@@ -101,7 +115,7 @@ def operands(site: Site) -> dict[str, Buffer]:
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
-    """Emit a sum, or a difference, in which the multiplier of x1 is negative."""
+    """Emit a sum or a difference of int8 tensors; a difference is a sum with a negative multiplier of x1."""
     fixed = spec.fixed_sum
     assert fixed is not None
     m0, m1 = (factor << (31 - INT8_SUM_LEFT_SHIFT) for factor in fixed.factors)
@@ -123,7 +137,7 @@ def emit_mul(spec: BinarySpec, site: Site) -> Call:
 
 
 class BroadcastMatrices(Params):
-    """Kernel parameters with the sizes of matrices; operands with one row or column are broadcast."""
+    """Kernel parameters with the sizes of the matrices x0, x1 and y; operands with one row or column are broadcast."""
 
     y_rows: Annotated[int, "rows of y"]
     y_columns: Annotated[int, "columns of y"]
@@ -134,7 +148,7 @@ class BroadcastMatrices(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> BroadcastMatrices:
-        """Return the sizes of the matrices of a layer."""
+        """Return the sizes of x0, x1 and y, each seen as a matrix."""
         dims, strides = _walks(spec)
         sizes = [dims] + [[size if stride else 1 for size, stride in zip(dims, row, strict=True)] for row in strides]
         (y_h, y_w), (x0_h, x0_w), (x1_h, x1_w) = ((rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes)

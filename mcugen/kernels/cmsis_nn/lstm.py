@@ -27,11 +27,11 @@ from mcugen.lir.spec import spec_of
 from mcugen.numerics.fixedpoint import Requantizer
 
 GATE_SUM_QUANT = QuantParams((2.0**-12,), 0)
-"""Quantization of the library's gate sums."""
+"""Quantization of the sums from which the library computes gates: scale 2⁻¹², zero point 0."""
 
 MAX_GATE_SUM_SCALE = 2.0**-11
-"""Largest scale of mcugen's gate sums for which ±8 covers all sums that calibration saw: quantization leaves a factor
-of 2 (mcugen.quantization.recurrent.HEADROOM)."""
+"""Largest scale of mcugen's gate sums for which the library's range of ±8 covers all sums that calibration saw:
+mcugen's quantization leaves a factor of 2 (mcugen.quantization.recurrent.HEADROOM)."""
 
 MIN_HIDDEN_MULTIPLIER = 200
 """Smallest multiplier of a hidden state: with fewer bits, its rounding would exceed a quarter of a quantization
@@ -58,7 +58,7 @@ class LibraryUnits:
 
     @staticmethod
     def of(loop: LstmLoopSpec) -> LibraryUnits:
-        """Return the parameters of an LSTM."""
+        """Return the library's fixed-point parameters of an LSTM."""
         columns = []
         for layer in (loop.inner, loop.recurrent):
             scales = layer.x.q.scales * _by_gate(layer)[:, 0] / GATE_SUM_QUANT.scales
@@ -79,19 +79,29 @@ def _by_gate(layer: WeightedSpec) -> Array:
 
 
 def is_lstm(loop: LstmLoopSpec) -> bool:
-    """Require a loop over steps of an LSTM in int8, from states of 0."""
+    """Require a loop over steps of an LSTM in int8, from states of 0.
+
+    Return whether a loop computes the steps of an int8 LSTM whose first states are 0.
+    """
     bias = loop.recurrent.bias
     return loop.starts_from_zero and bias is not None and not bias.any()
 
 
 def has_scales_by_gate(loop: LstmLoopSpec) -> bool:
-    """Require int8 weights with one scale for all weights of a gate."""
+    """Require int8 weights with one scale for all weights of a gate.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     layers = (loop.inner, loop.recurrent)
     return all(n.weights.dtype == np.int8 and not np.ptp(_by_gate(n), axis=1).any() for n in layers)
 
 
 def fits_library_units(loop: LstmLoopSpec) -> bool:
-    """Require that gate sums are within ±8, and that the scale of cell states is a power of two."""
+    """Require that gate sums are within ±8, and that the scale of cell states is a power of two.
+
+    Return whether gate sums are within ±8, and the scale of cell states is a power of two. The library's fixed-point
+    formats need both.
+    """
     if loop.inner.y.q.scale[0] > MAX_GATE_SUM_SCALE:
         return False
     numbers, scale = LibraryUnits.of(loop), loop.cell.q.scale[0]
@@ -143,7 +153,7 @@ def _int16(v: Array) -> Array:
 
 
 class LstmParams(Params):
-    """Sizes, fixed-point scales and zero points of an LSTM."""
+    """Kernel parameters with the sizes, fixed-point scales and zero points of an LSTM."""
 
     time_major: Annotated[int, "1 if steps come before sequences in x and y"]
     batch: Annotated[int, "sequences"]
@@ -159,7 +169,7 @@ class LstmParams(Params):
 def emit(loop: LstmLoopSpec, site: Site) -> Call:
     """Emit the library call that computes a loop over the steps of an LSTM.
 
-    Weights and biases are passed gate by gate. The last cell state is left where the library keeps it.
+    Weights and biases are passed gate by gate. The library updates the cell state in place, in the output of the loop.
     """
     numbers, x = LibraryUnits.of(loop), loop.inner.x
     params = LstmParams(
@@ -211,4 +221,4 @@ CMSIS_LSTM: tuple[Kernel, ...] = (
         evaluate=evaluate,
     ),
 )
-"""CMSIS-NN's kernels of loops: one kernel of loops over the steps of an int8 LSTM."""
+"""CMSIS-NN's kernels of loops: a single one, which computes all steps of an int8 LSTM."""

@@ -20,7 +20,10 @@ from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, 
 
 
 def is_int8_product(spec: MatMulSpec) -> bool:
-    """Require int8 operands and result, and accumulators of 32 bits."""
+    """Require int8 operands and result, and accumulators of 32 bits.
+
+    Return whether a matrix product has int8 operands, an int8 result and 32-bit accumulators.
+    """
     if any(t.dtype is not DType.INT8 or t.quant is None for t in (spec.a, spec.b, spec.y)):
         return False
     max_sum, requantize = int(spec.largest_sums[0]), spec.requantizer
@@ -43,7 +46,7 @@ class ProductSize(Params):
 
 
 class ProductCodes(Params):
-    """Kernel parameters with the zero points of int8 operands, and the layout of the scratch memory."""
+    """Kernel parameters with the zero points of a, b and y, and the bytes of the library's scratch buffer."""
 
     library_scratch_bytes: Annotated[int, "bytes of the library's scratch buffer, which the transposed b follows"]
     a_zero_point: Annotated[Trained, "zero point of a"]

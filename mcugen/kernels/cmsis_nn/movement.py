@@ -19,10 +19,10 @@ from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Site, reads, 
 from mcugen.lir.program import Access
 
 AXES = "nhwc"
-"""The library's names of axes, outermost first."""
+"""Names of the axes of a tensor of up to four axes in the library's functions, outermost first: n, h, w, c."""
 
 MAX_UINT16_AXIS = 2**16 - 1
-"""Largest length of an axis that the functions accept."""
+"""Largest length of an axis that the library's functions for paddings and concatenations accept (16 bits)."""
 
 MAX_COLUMNS = MAX_UINT16_AXIS // 7
 """Largest number of columns of a transposed matrix: with Helium, the offsets of eight rows have 16 bits."""
@@ -36,17 +36,23 @@ _OPERANDS: tuple[Role, ...] = (_X, _Y)
 
 
 def is_int8_pad(spec: PadSpec) -> bool:
-    """Require int8 elements."""
+    """Require int8 elements.
+
+    Return whether the elements of a padding's input, and so of its output, are int8: the library pads no other type.
+    """
     return spec.x.dtype is DType.INT8
 
 
 def pads_2_to_4_axes(spec: PadSpec) -> bool:
-    """Require a padding of several axes, but at most four after axes are merged."""
+    """Require a padding of several axes, but at most four after axes are merged.
+
+    Return whether a padding has two to four axes after axes without padding are merged (PadSpec.axes).
+    """
     return 1 < len(spec.axes) <= len(AXES)
 
 
 class PadParams(Params):
-    """Kernel parameters of a padding, with the library's names of axes."""
+    """Kernel parameters of a padding: its value, and per axis (n, h, w, c) the size of x and the elements added."""
 
     pad_value: Annotated[int, "value of the added elements"]
     n: Annotated[int, "elements of x along the outermost axis"]
@@ -105,12 +111,18 @@ def merge_transposed_axes(spec: TransposeSpec) -> tuple[list[int], list[int]]:
 
 
 def is_int8_transpose(spec: TransposeSpec) -> bool:
-    """Require an int8 input."""
+    """Require an int8 input.
+
+    Return whether a transposition's elements are int8: the library's function is for no other type.
+    """
     return spec.x.dtype is DType.INT8
 
 
 def permutes_2_to_4_axes(spec: TransposeSpec) -> bool:
-    """Require a transposition of two to four merged axes, within the library's limits of sizes."""
+    """Require a transposition of two to four merged axes, within the library's limits of sizes.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     sizes, _ = merge_transposed_axes(spec)
     return 1 < len(sizes) <= len(AXES) and max(sizes) <= MAX_UINT16_AXIS and sizes[-1] <= MAX_COLUMNS
 
@@ -121,7 +133,7 @@ def count_rows(spec: TransposeSpec) -> int:
 
 
 class TransposeParams(Params):
-    """Kernel parameters with the sizes of the axes of x, with the library's names of axes."""
+    """Kernel parameters with the sizes of x along up to four axes, which the library names n, h, w and c."""
 
     n: Annotated[int, "elements along the outermost axis"]
     h: Annotated[int, "elements along the second axis"]
@@ -130,7 +142,7 @@ class TransposeParams(Params):
 
 
 class LibraryTransposeOptions(Options):
-    """Template options of a transposition."""
+    """Template option of a transposition: for each axis of y, the axis of x that it comes from."""
 
     perm: Annotated[list[int], "axis of x by axis of y"]
 
@@ -164,17 +176,24 @@ CMSIS_TRANSPOSE: tuple[Kernel, ...] = (
 
 
 def is_int8_concat(spec: ConcatSpec) -> bool:
-    """Require int8 elements."""
+    """Require int8 elements.
+
+    Return whether the elements of a concatenation's output are int8: the library's functions copy bytes.
+    """
     return spec.y.dtype is DType.INT8
 
 
 def has_strided_parts(spec: ConcatSpec) -> bool:
-    """Require parts that are not contiguous in y, and sizes of at most 65535."""
+    """Require parts that are not contiguous in y, and sizes of at most 65535.
+
+    Return whether the parts of a concatenation are not contiguous in y, and no size exceeds 65535. The sizes are those
+    of ConcatSpec.sizes. If the first one is 1, each part is contiguous in y and needs only a copy.
+    """
     return spec.sizes[0] > 1 and all(0 < size <= MAX_UINT16_AXIS for size in spec.sizes)
 
 
 class PartParams(Params):
-    """Position of one part of a concatenation."""
+    """Kernel parameters with the position of one part (input) of a concatenation in y."""
 
     outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
     y_axis_size: Annotated[int, "size of the axis in y"]
@@ -184,7 +203,7 @@ class PartParams(Params):
 
 
 def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
-    """Emit one call for each part of a concatenation."""
+    """Emit one library call for each part (input) of a concatenation, which copies the part to its place in y."""
     (outer, along, inner), offset = spec.sizes, 0
     calls = []
     for index, part in enumerate(spec.parts):

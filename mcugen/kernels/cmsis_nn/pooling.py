@@ -22,32 +22,50 @@ from mcugen.numerics.fixedpoint import has_same_quantization, is_quantized
 
 
 def is_int8_pool(pool: PoolSpec | None) -> bool:
-    """Require a pool of int8 tensors."""
+    """Require a pool of int8 tensors.
+
+    Return whether the layer is a pool of int8 tensors; False for None, a reduction that is no pool.
+    """
     return pool is not None and pool.x.dtype is pool.y.dtype is DType.INT8
 
 
 def is_int16_pool(pool: PoolSpec | None) -> bool:
-    """Require a pool of int16 tensors."""
+    """Require a pool of int16 tensors.
+
+    Return whether the layer is a pool of int16 tensors; False for None, a reduction that is no pool.
+    """
     return pool is not None and pool.x.dtype is pool.y.dtype is DType.INT16
 
 
 def is_undilated_pool(pool: PoolSpec) -> bool:
-    """Require tensors with channels last, all channels of each pixel, and no dilation."""
+    """Require tensors with channels last, all channels of each pixel, and no dilation.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return pool.is_channels_last and not pool.is_dilated and pool.whole is None
 
 
 def has_equal_scales(pool: PoolSpec) -> bool:
-    """Require quantized tensors with the same scale and zero point for input and output."""
+    """Require quantized tensors with the same scale and zero point for input and output.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return is_quantized(pool.x) and has_same_quantization(pool.x, pool.y)
 
 
 def ignores_padding(pool: AverageSpec) -> bool:
-    """Require averages that do not count padding."""
+    """Require averages that do not count padding.
+
+    Return whether averages divide by the number of taps inside the input, without padding.
+    """
     return not pool.counts_padding
 
 
 def is_image_mean(pool: AverageSpec | None) -> bool:
-    """Require a mean over whole images."""
+    """Require a mean over whole images.
+
+    Return whether a reduction is a mean over whole images: its spec is then an average pool, not None.
+    """
     return pool is not None
 
 
@@ -69,7 +87,7 @@ def _rounded(sums: Array, counts: Array) -> Array:
 
 
 def emit_max_pool(pool: PoolSpec, site: Site) -> Call:
-    """Emit a maximum pool; the call has no clamp."""
+    """Emit a maximum pool; the library's output limits are those of the element type, so that nothing is clamped."""
     return site.call({"x": site.x, "y": site.y}, [pool.geometry])
 
 

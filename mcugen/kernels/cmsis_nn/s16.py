@@ -50,7 +50,7 @@ LONG_MULTIPLIER_BITS, MIN_LONG_SHIFT, MAX_LONG_SHIFT = 15, 8, 46
 """Bits of the multipliers of 64-bit accumulators, and the smallest and largest right shift of their products."""
 
 MAX_INT32_RUN = 512
-"""Number of products that the library adds in 32 bits before it continues in 64 bits."""
+"""Number of products that the library adds up in 32 bits before it adds the sum to a 64-bit accumulator."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class Scaling:
     """
 
     multiplier: Int64Array
-    """Integer multipliers of the accumulators."""
+    """Integer multipliers of the accumulators, by channel, or one for all channels."""
     shift: Int64Array
-    """Right shifts in bits, after the multiplication."""
+    """Right shifts in bits after the multiplication, by channel, or one for all channels."""
 
     @staticmethod
     def near(exact: Requantizer, bits: int, max_shift: int) -> Scaling:
-        """Return the scaling nearest to a requantization that the library can represent.
+        """Return the library's scaling that is nearest to an exact requantization.
 
         Args:
             exact: The requantization to approximate.
             bits: Bits of a multiplier.
-            max_shift: Largest right shift.
+            max_shift: Largest right shift in bits.
         """
         real = exact.multiplier / 2.0**exact.shift
         shift = np.minimum(bits - np.frexp(real)[1].astype(np.int64), max_shift)
@@ -102,7 +102,13 @@ class Scaling:
         return bool((fits & (np.abs(mine - other) * inside < 1)).all())
 
     def arguments(self, channels: int) -> tuple[Array, Array]:
-        """Return multiplier and shift of each channel, int32, as the library expects them for 64-bit accumulators."""
+        """Return the int32 arrays (multiplier, shift), one entry per channel, that the library's functions take.
+
+        They are for 64-bit accumulators.
+
+        Args:
+            channels: Number of channels.
+        """
         pair = self.multiplier << 16, LONG_MULTIPLIER_BITS - self.shift
         multiplier, shift = (np.broadcast_to(values, channels).astype(np.int32) for values in pair)
         return multiplier, shift
@@ -112,9 +118,10 @@ class Scaling:
 
 
 def short_scaling(spec: WeightedSpec) -> Scaling | None:
-    """Return the library's scaling of a layer's 32-bit accumulators; None if these do not fit when doubled.
+    """Return the library's scaling of a layer's 32-bit accumulators.
 
-    The library doubles them with Helium.
+    Returns:
+        The scaling; None if 32 bits do not hold twice the accumulators, since the library doubles them with Helium.
     """
     scaling = Scaling.near(spec.requantizer, 31, 31)
     return scaling if (spec.largest_sums * 2.0 ** (31 - scaling.shift) < 2**30).all() else None
@@ -123,16 +130,19 @@ def short_scaling(spec: WeightedSpec) -> Scaling | None:
 def long_scaling(spec: WeightedSpec | MatMulSpec) -> Scaling | None:
     """Return the library's scaling of a layer's 64-bit accumulators.
 
-    Return None if results may differ by more than one quantization step from mcugen's.
+    Returns:
+        The scaling; None if results could differ from mcugen's by more than one quantization step.
     """
     scaling = Scaling.near(spec.requantizer, LONG_MULTIPLIER_BITS, MAX_LONG_SHIFT)
     return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
 
 
 def conv_scaling(spec: ConvSpec) -> Scaling | None:
-    """Return the scaling of 32-bit accumulators, else of 64-bit ones; None if results may differ by more than one step.
+    """Return the requantization with which the library computes an int16 convolution.
 
-    64 bits require that all of the library's loops add whole sums in 64 bits.
+    Returns:
+        The scaling of 32-bit accumulators if possible; else the scaling of 64-bit accumulators, if all of the library's
+        loops add whole sums in 64 bits; None if results could differ from mcugen's by more than one quantization step.
     """
     return short_scaling(spec) or (long_scaling(spec) if _adds_in_64_bits(spec) else None)
 
@@ -233,7 +243,7 @@ def _is_fast(shape: ConvShape) -> bool:
 
 
 class ByChannel(NamedTuple):
-    """The constants of a layer with one multiplier per output channel."""
+    """The constants of a layer with one requantization multiplier per output channel."""
 
     w: Array
     """Weights, int8, in CMSIS-NN's layout."""
@@ -285,43 +295,65 @@ def _of_tensor(scaling: Scaling) -> TensorScale:
 
 
 def is_int16_layer(spec: WeightedSpec) -> bool:
-    """Require int16 tensors and int8 weights."""
+    """Require int16 tensors and int8 weights.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     types = [spec.x.dtype, spec.w.dtype, spec.y.dtype]
     return types == [DType.INT16, DType.INT8, DType.INT16] and spec.y.quant is not None
 
 
 def is_int16_product(spec: MatMulSpec) -> bool:
-    """Require quantized int16 operands and result."""
+    """Require quantized int16 operands and result.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return all(t.dtype is DType.INT16 and t.quant is not None for t in (spec.a, spec.b, spec.y))
 
 
 def fits_conv_scaling(spec: ConvSpec) -> bool:
-    """Require that the library's results are within one quantization step, with 32-bit or 64-bit accumulators."""
+    """Require that the library's results are within one quantization step, with 32-bit or 64-bit accumulators.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return conv_scaling(spec) is not None
 
 
 def fits_long_scaling(spec: WeightedSpec) -> bool:
-    """Require results within one quantization step with 15-bit multipliers."""
+    """Require results within one quantization step with 15-bit multipliers.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return long_scaling(spec) is not None
 
 
 def fits_product_scaling(spec: MatMulSpec) -> bool:
-    """Require results within one quantization step with 15-bit multipliers."""
+    """Require results within one quantization step with 15-bit multipliers.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return long_scaling(spec) is not None
 
 
 def has_one_scale(spec: WeightedSpec) -> bool:
-    """Require one multiplier for all channels."""
+    """Require one multiplier for all channels.
+
+    Return whether all output channels share one requantization multiplier.
+    """
     return len(spec.requantizer.multiplier) == 1
 
 
 def has_small_matrices(spec: MatMulSpec) -> bool:
-    """Require axes of fewer than 32768 elements."""
+    """Require axes of fewer than 32768 elements.
+
+    Return whether each axis of both operands has 1 to 32767 elements (MAX_INT16_AXIS), since the library counts in 16
+    bits.
+    """
     return all(0 < size <= MAX_INT16_AXIS for t in (spec.a, spec.b) for size in t.shape)
 
 
 def accumulator_size(spec: ConvSpec) -> str:
-    """Return "short" for 32-bit, "long" for 64-bit accumulators."""
+    """Return "short" for 32-bit or "long" for 64-bit accumulators, the kernel's variant in the cost table."""
     return "short" if short_scaling(spec) else "long"
 
 

@@ -93,7 +93,7 @@ def _product(spec: BinarySpec) -> Scaling:
 
 
 class Int16Elements(Params):
-    """Kernel parameters of int16 tensors of one shape."""
+    """Kernel parameters of an elementwise function of int16 tensors of one shape: number of elements, output limits."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
@@ -106,7 +106,7 @@ class Int16Elements(Params):
 
 
 class LibraryFactor(Params):
-    """Kernel parameter of the library's scaling of an elementwise product."""
+    """Kernel parameter of an elementwise product: scale of x0 · scale of x1 / scale of y, Q0.31."""
 
     multiplier: Annotated[Trained, "scale of x0 * scale of x1 / scale of y, Q0.31"]
 
@@ -148,17 +148,28 @@ def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def int16_operands(spec: BinarySpec) -> bool:
-    """Require int16 tensors of one shape."""
+    """Require int16 tensors of one shape.
+
+    Return whether both operands and the result are quantized int16 tensors of one shape.
+    """
     return spec.are(DType.INT16)
 
 
 def has_near_scales(spec: BinarySpec) -> bool:
-    """Require a sum or difference of operands whose scale is at most 256 times that of the result."""
+    """Require a sum or difference of operands whose scale is at most 256 times that of the result.
+
+    Return whether this is a sum or difference whose operands have at most 256 times the result's scale. The library's
+    sum is then within one quantization step of mcugen's.
+    """
     return spec.function in _SIGNS and _sum(spec) is not None
 
 
 def has_31_bit_shift(spec: BinarySpec) -> bool:
-    """Require a product whose requantization by 31-bit multipliers has a right shift of 31 bits."""
+    """Require a product whose requantization by 31-bit multipliers has a right shift of 31 bits.
+
+    Return whether this is a product whose nearest 31-bit multiplier has a right shift of 31 bits. The library's
+    function always shifts products by 31 bits.
+    """
     return spec.product is not None and bool((_product(spec).shift == 31).all())
 
 
@@ -168,7 +179,7 @@ _CODES = np.arange(-(2**15), 2**15)
 
 
 class ActivationParams(Params):
-    """Kernel parameters of a function of one tensor."""
+    """Kernel parameters of a function of one tensor: number of elements, and left shift of x to 12 fraction bits."""
 
     count: Annotated[int, "elements"]
     left_shift: Annotated[Trained, "left shift of x to 12 fraction bits"]
@@ -191,7 +202,10 @@ def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def is_near_int16_sigmoid(spec: CurveSpec) -> bool:
-    """Require an int16 sigmoid for which the library is within one quantization step of the exact result."""
+    """Require an int16 sigmoid for which the library is within one quantization step of the exact result.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     if spec.function != "sigmoid" or not spec.is_constant or not -16 < _left(spec) < 14:
         return False
     if not spec.x.dtype is spec.y.dtype is DType.INT16:
@@ -238,4 +252,4 @@ CMSIS_ACTIVATIONS_S16: tuple[Kernel, ...] = (
         evaluate=evaluate_sigmoid,
     ),
 )
-"""CMSIS-NN's kernels of int16 functions of one tensor."""
+"""CMSIS-NN's kernels of functions of one int16 tensor (sigmoid), in order of preference."""

@@ -27,10 +27,11 @@ EXPONENT_FRACTION_BITS = 26
 """Fraction bits of the argument of the library's exponential: a scaled difference from the row's maximum."""
 
 SUM_FRACTION = 19
-"""Fraction bits of the library's sum of a row's exponentials."""
+"""Fraction bits of the library's fixed-point sum of a row's exponentials, each of which is at most 1."""
 
 MAX_ROW_SIZE = 2 ** (28 - SUM_FRACTION) - 1
-"""Largest number of elements of a row: sums must be below 2^28, since quotients are shifted by less than 32 bits."""
+"""Largest number of elements of a row. Each exponential adds at most 2^SUM_FRACTION to the sum, which must stay below
+2^28: the library shifts the quotients right by less than 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class LibrarySoftmax:
     shift: int
     """Left shift of differences before the multiplication, in bits."""
     diff_min: int
-    """Lowest difference that counts; the results of lower ones are 0."""
+    """Lowest difference from the row's maximum that counts; elements with lower differences have the result 0."""
 
     @staticmethod
     def of(x: TensorType) -> LibrarySoftmax | None:
@@ -129,7 +130,10 @@ def _saturated(v: Array) -> Array:
 
 
 def has_int8_rows(spec: SoftmaxSpec) -> bool:
-    """Require int8 rows of up to 511 adjacent elements, and results in steps of 1/256 from 0 (zero point −128)."""
+    """Require int8 rows of up to 511 adjacent elements, and results in steps of 1/256 from 0 (zero point −128).
+
+    Return whether the layer meets this condition of a kernel.
+    """
     x, y = spec.x, spec.y
     if spec.log or spec.mask is not None or not is_quantized(x) or not is_quantized(y):
         return False
@@ -151,7 +155,7 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 class SoftmaxRows(Params):
-    """Kernel parameters with the sizes of rows, and the scale of x in the library's form."""
+    """Kernel parameters of a softmax: number and size of rows, and the fixed-point scale of x as in LibrarySoftmax."""
 
     rows: Annotated[int, "rows"]
     row_size: Annotated[int, "elements of a row"]

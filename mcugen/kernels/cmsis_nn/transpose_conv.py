@@ -33,8 +33,8 @@ from mcugen.kernels.common.weighted_layers import CodeLimits
 from mcugen.lir.kernel import Call, Kernel, Params, Site
 
 MAX_CHANNELS_IN_ROWS = 16
-"""Largest number of input channels for which the library adds rows of sums instead of a convolution, at strides up to
-2."""
+"""Largest number of input channels for which the library, at strides up to 2, adds products to rows of sums instead of
+computing a convolution."""
 
 
 def is_convolved(shape: ConvShape) -> bool:
@@ -77,13 +77,20 @@ def scratch_bytes_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, i
 
 
 def is_plain(spec: ConvSpec) -> bool:
-    """Require one group of channels and no dilation."""
+    """Require one group of channels and no dilation.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = spec.shape
     return shape.groups == 1 and all(d == 1 or k == 1 for d, k in _dilated(shape))
 
 
 def stays_inside(spec: ConvSpec) -> bool:
-    """Require that the library's row algorithm reads no rows before the input and writes none beyond the output."""
+    """Require that the library's row algorithm reads no rows before the input and writes none beyond the output.
+
+    Return whether the library's "rows" algorithm accesses no rows outside the input and the output. The result is also
+    True if the library uses its other algorithm, "convolved".
+    """
     wide = with_zero_taps(spec.shape)
     return is_convolved(wide) or 0 <= wide.in_height * wide.stride_height - wide.padding_top <= wide.out_height
 
@@ -93,13 +100,13 @@ def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
 
 
 class FirstScratch(Params):
-    """Kernel parameters with the size of the first of two buffers in the library's scratch memory."""
+    """Kernel parameter with the bytes of the first of two buffers in the library's scratch memory."""
 
     first_scratch_bytes: Annotated[int, "bytes of the first scratch buffer"]
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Emit a transposed convolution, with weights [O, H, W, I] and added zero taps."""
+    """Emit a transposed convolution, with weights [O, H, W, I] that are padded with zero taps (with_zero_taps)."""
     shape, wide, above = spec.shape, with_zero_taps(spec.shape), num_zero_rows_above(spec.shape)
     weights = spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width, shape.in_channels)
     below = (above, wide.kernel_height - shape.kernel_height - above)
@@ -122,7 +129,11 @@ def emit(spec: ConvSpec, site: Site) -> Call:
 
 
 def transpose_algorithm(spec: ConvSpec) -> str:
-    """Return which of the library's two algorithms computes the layer: "convolved" or "rows"."""
+    """Return which of the library's two algorithms computes the layer, the kernel's variant in the cost table.
+
+    It is "convolved" (a convolution of x with inserted zeros, see is_convolved) or "rows" (products are added to rows
+    of sums).
+    """
     return "convolved" if is_convolved(spec.shape) else "rows"
 
 

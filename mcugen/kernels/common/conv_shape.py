@@ -13,7 +13,7 @@ from mcugen.numerics.window import Window
 
 
 class ConvGeometry(Params):
-    """Kernel parameters of a window that slides over rows and columns, channels last.
+    """Kernel parameters with the geometry of a window that slides over rows and columns of channels-last tensors.
 
     With one spatial axis there is one row.
     """
@@ -67,7 +67,8 @@ class ConvShape:
     padding_left: int
     groups: int
     pixel_channels: int | None = None
-    """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them; else None."""
+    """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them; None if it covers
+    all."""
 
     @staticmethod
     def of_layer(x: Shape, w: Shape, y: Shape, window: Window, groups: int) -> ConvShape:
@@ -109,11 +110,11 @@ class ConvShape:
 
     @property
     def geometry(self) -> ConvGeometry:
-        """Return the geometry as parameters of a kernel."""
+        """Return the geometry as kernel parameters."""
         return ConvGeometry(**{member.name: getattr(self, member.name) for member in ConvGeometry.declared()})
 
     def along(self, axis: str) -> tuple[int, int, int, int, int, int]:
-        """Return input, output and kernel size, stride, dilation and padding along the axis "height" or "width"."""
+        """Return (input size, output size, kernel size, stride, dilation, padding before) along "height" or "width"."""
         size, out, taps, stride, dilation, pad = (getattr(self, name) for name in _BY_AXIS[axis])
         return size, out, taps, stride, dilation, pad
 
@@ -130,7 +131,8 @@ class ConvShape:
         """Return the geometry of a one-dimensional convolution as one row, or as a few rows without dilation.
 
         In a dilated row whose length, output and padding are multiples of the dilation, the pixels between two taps
-        become columns, so that the dilation disappears. Two-dimensional geometries are returned unchanged.
+        become columns: the row becomes an image of rows of `dilation` pixels, and the taps are in one undilated column.
+        Two-dimensional geometries are returned unchanged.
         """
         row, between = self.as_row(), self.as_row().dilation_width
         one_row = row.in_height == row.out_height == row.kernel_height == row.stride_width == 1 and not row.padding_top

@@ -12,7 +12,7 @@ from mcugen.lir.kernel import HALF_SEPARATE_SUMS, PAIRED_LOADS, SEPARATE_SUMS, W
 
 
 class Loops(Options):
-    """Template options of loops over 16-bit products, which follow from tuning flags of the board."""
+    """Template option of loops over 16-bit products: how words are loaded, by the board's tuning flags."""
 
     paired_loads: Annotated[bool, "whether words are loaded one by one, each beside a product (PAIRED_LOADS)"]
 
@@ -23,15 +23,15 @@ class Loops(Options):
 
 
 def separate_sums_per_pair(features: Collection[str]) -> int:
-    """Return how many of every two float products the tuning flags add by a separate instruction: 0, 1 or 2.
+    """Return how many of every two float products are added by an instruction of their own: 0, 1 or 2.
 
-    The other products are added by a fused multiply-add.
+    The other products are added by a fused multiply-add. The tuning flags in `features` decide.
     """
     return 2 if SEPARATE_SUMS in features else 1 if HALF_SEPARATE_SUMS in features else 0
 
 
 class FloatLoops(Options):
-    """Template options of loops over float products, in assembly."""
+    """Template option of float loops in assembly: how many of two products are added by separate instructions."""
 
     separate_sums: Annotated[
         int, "how many of every two products are added by a separate instruction (SEPARATE_SUMS): 0, 1 or 2"
@@ -44,11 +44,11 @@ class FloatLoops(Options):
 
 
 class WeightLoads(Options):
-    """Template options of kernels that compute six output channels at a time."""
+    """Template option of kernels that compute six output channels at a time: whether weights are loaded by words."""
 
     word_loads: Annotated[bool, "whether weights are loaded by words (WORD_WEIGHTS): all blocks then begin at a word"]
 
     @staticmethod
     def of(spec: ConvSpec, site: Site) -> WeightLoads:
-        """Return the options for a layer: weights are loaded by words if the flag is set and the depth is even."""
+        """Return the option for a layer: word loads need the flag WORD_WEIGHTS and an even depth."""
         return WeightLoads(word_loads=WORD_WEIGHTS in site.features and spec.depth % 2 == 0)

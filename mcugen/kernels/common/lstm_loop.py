@@ -11,10 +11,10 @@ from mcugen.kernels.common.specs import WeightedSpec
 
 @dataclass(frozen=True, eq=False)
 class LstmLoopSpec:
-    """A loop whose body is one step of a quantized LSTM, with gates in the order input, output, forget, cell.
+    """The specification of a loop whose body is one step of a quantized LSTM, for kernels that compute the whole loop.
 
-    Inputs are the first hidden state, the first cell state and x; outputs the last of both states and, if
-    `is_stacked`, the hidden states of all steps.
+    The gates are in the order input, output, forget, cell. Inputs are the first hidden state, the first cell state and
+    x; outputs are the last hidden state, the last cell state and, if `is_stacked`, the hidden states of all steps.
     """
 
     steps: int

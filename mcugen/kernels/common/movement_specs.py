@@ -24,7 +24,10 @@ class PaddedAxis:
         return self.before + self.after > 0
 
     def of_runs(self, length: int) -> PaddedAxis:
-        """Return the axis scaled to runs: each element replaced by `length` adjacent elements."""
+        """Return the axis with each element replaced by a run of `length` adjacent elements.
+
+        All three sizes are multiplied by `length`.
+        """
         return PaddedAxis(length * self.size, length * self.before, length * self.after)
 
 
@@ -39,9 +42,10 @@ class PadSpec:
 
     @cached_property
     def axes(self) -> list[PaddedAxis]:
-        """Return the padding with the fewest axes.
+        """Return the padding with the fewest axes, outermost first.
 
-        An axis without padding is merged into the axis before it, whose elements become runs.
+        An axis without padding is merged into the axis before it: each element of that axis then is a run of adjacent
+        elements.
         """
         merged = list[PaddedAxis]()
         for axis in map(PaddedAxis, self.x.shape, self.before, self.after):
@@ -62,6 +66,9 @@ class ConcatSpec:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Return three element counts of y: of the axes before the concatenation axis, along it, and behind it."""
+        """Return three element counts of y: before the concatenation axis, along it, and behind it.
+
+        The first and the last are products of the sizes of the axes before and behind the axis.
+        """
         y = self.y.shape
         return math.prod(y[: self.axis]), y[self.axis], math.prod(y[self.axis + 1 :])

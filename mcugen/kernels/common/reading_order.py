@@ -11,7 +11,7 @@ from mcugen.lir.traversal import Traversal
 
 
 def in_turn(pixels: int, at_once: int) -> Array:
-    """Return the numbers of `pixels` pixels as blocks of `at_once` pixels that a kernel computes together.
+    """Return pixel numbers 0 to `pixels` − 1 in blocks of the `at_once` pixels that a kernel computes together.
 
     The result is int [blocks, at_once]. A last block that is not full repeats the last pixel.
     """
@@ -43,12 +43,12 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
 def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
     """Return the traversal of a depthwise convolution that computes one block of channels of an output row at a time.
 
-    Within a block, pixels are computed one after the other.
+    Within a block of channels, the pixels of the row are computed one after the other.
 
     Args:
         shape: Geometry of the convolution.
         starts: The first channel of each block.
-        count: Channels of a block.
+        count: Number of channels of a block.
     """
     space = (shape.out_height, 1, shape.out_width)
     first = _first_elements(shape).reshape(space) + starts[:, None]
@@ -65,12 +65,15 @@ def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
 
 
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
-    """Return the traversal of a kernel that computes output rows, and copies the input rows of a step before the step.
+    """Return the traversal of a kernel that computes whole output rows from copies of input rows.
+
+    The input rows of a step are copied to a buffer before any of the step's outputs is written.
 
     Args:
         shape: Geometry of the convolution.
         at_once: Output rows per step.
-        writes: The end of the written elements of y after each step; None if this is the end of the step's rows.
+        writes: For each step, the index behind the last written element of y; None if this is the end of the step's
+            rows.
     """
     oy = np.arange(0, shape.out_height, at_once)
     span = (shape.kernel_height - 1) * shape.dilation_height + 1
@@ -86,12 +89,12 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
 
 
 def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
-    """Return the traversal of a whole batch, given the traversal of one image.
+    """Return the traversal of a whole batch, given the steps of a kernel through one image.
 
     Args:
         shape: Geometry of the convolution.
-        first: The first element of x that each step reads.
-        end: The end of the elements of y that are written after each step.
+        first: For each step, the index of the first element of x that this or a later step reads.
+        end: For each step, the index behind the last element of y that is written after the step.
     """
     in_size, out_size = (
         shape.in_height * shape.in_width * shape.in_channels,

@@ -10,7 +10,7 @@ from mcugen.lir.kernel import Kernel, Params, Real, reads, updates, writes
 
 
 class RowsParams(Params):
-    """Kernel parameters with the size of a copy: rows, and bytes per row."""
+    """Kernel parameters with the size of a copy of rows: number of rows, and bytes of a row."""
 
     rows: Annotated[int, "rows"]
     bytes: Annotated[int, "bytes of a row"]
@@ -26,7 +26,7 @@ STREAM_GET = Kernel(
     ),
     params=(RowsParams,),
 )
-"""Kernel that copies the next rows of a tensor into the row window of a fused group of layers."""
+"""Kernel that copies the next rows of a tensor into the row window (line buffer) of a fused group of layers."""
 STREAM_PUT = Kernel(
     "stream_put",
     what="copies rows into a tensor as its next rows",
@@ -37,11 +37,11 @@ STREAM_PUT = Kernel(
     ),
     params=(RowsParams,),
 )
-"""Kernel that copies the rows that a fused group of layers has computed to their place in the whole tensor."""
+"""Kernel that copies the rows that a fused group of layers has computed to their place in the group's output tensor."""
 
 
 class ShiftParams(Params):
-    """Kernel parameters with the size of a row window, and of the rows that leave it."""
+    """Kernel parameters with the bytes of a row window (line buffer), and of the rows that are dropped from it."""
 
     total_bytes: Annotated[int, "bytes of all rows"]
     shift_bytes: Annotated[int, "bytes of the rows that are dropped"]
@@ -53,11 +53,11 @@ SHIFT_ROWS = Kernel(
     operands=(updates("x", "the window"),),
     params=(ShiftParams,),
 )
-"""Kernel that drops the oldest rows of a row window and moves the other rows to its beginning."""
+"""Kernel that drops the oldest rows of a row window (line buffer), and moves the other rows to its beginning."""
 
 
 class FillParams(Params):
-    """Range of elements to fill, and their value."""
+    """Kernel parameters with a range of elements to fill, and the value of each element."""
 
     first_element: Annotated[int, "index of the first element"]
     count: Annotated[int, "elements"]
@@ -70,4 +70,4 @@ FILL_ROWS = Kernel(
     operands=(writes("y", "the tensor"),),
     params=(FillParams,),
 )
-"""Kernel that sets a range of elements of a row window to one value, as padding."""
+"""Kernel that sets a range of elements of a row window (line buffer) to one value, as padding."""

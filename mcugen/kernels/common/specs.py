@@ -59,7 +59,7 @@ class WeightedSpec:
 
     @property
     def depth(self) -> int:
-        """Return the number of products per sum."""
+        """Return the number of products per sum, which is the number of weights of an output channel."""
         return math.prod(self.weights.shape[1:])
 
     def overlaps(self, *orders: Traversal) -> list[Overlap]:
@@ -70,7 +70,7 @@ class WeightedSpec:
 
     @property
     def integer_bias(self) -> Array:
-        """Return the bias of an integer layer in units of the accumulators."""
+        """Return the bias, which integer layers always have, in units of the accumulators, by channel."""
         assert self.bias is not None, "integer layers always have one"
         return self.bias
 
@@ -86,7 +86,7 @@ class WeightedSpec:
 
     @property
     def acc(self) -> DType:
-        """Return the type of the accumulators: int32, or int64 if 32 bits are too few."""
+        """Return the type of the integer accumulators: int32, or int64 if 32 bits are too few."""
         return sum_dtype(self.largest_sums)
 
     @cached_property
@@ -96,7 +96,9 @@ class WeightedSpec:
 
     @cached_property
     def channel_offsets(self) -> Array:
-        """Return, for each channel, the offset to subtract from its weights so that they fit int8 (nine-bit weights).
+        """Return, for each channel, the offset to subtract from its weights so that they fit int8.
+
+        Weights of layers with zero points have nine bits: unsigned 8-bit values less a zero point.
 
         Returns:
             int32 [out_channels], of the smallest possible magnitude; 0 for channels whose weights fit already.
@@ -119,7 +121,7 @@ class WeightedSpec:
 
     @property
     def is_sums(self) -> bool:
-        """Return whether the layer returns its int32 accumulators without requantization."""
+        """Return whether the output holds the int32 accumulators themselves, without requantization."""
         return self.x.quant is not None and self.y.dtype is DType.INT32 and self.acc is DType.INT32
 
     @cached_property
@@ -129,7 +131,10 @@ class WeightedSpec:
 
     @cached_property
     def high_word(self) -> Requantizer:
-        """Return `requantizer`, with a shift of 32 if possible: kernels then take the high word of 64-bit products."""
+        """Return the requantization of sums, with a shift of 32 bits if possible.
+
+        With this shift, the result of a kernel is the high word of the 64-bit product of sum and multiplier.
+        """
         return self.requantizer.for_high_word()
 
     @cached_property
@@ -265,7 +270,7 @@ class MatMulSpec:
 
     @property
     def acc(self) -> DType:
-        """Return the type of integer accumulators."""
+        """Return the type of the integer accumulators: int32, or int64 if 32 bits are too few."""
         return sum_dtype(self.largest_sums)
 
     @cached_property
@@ -276,7 +281,7 @@ class MatMulSpec:
     def overlaps(self) -> list[Overlap]:
         """Return how far y may overlap a and b in memory.
 
-        All of a batch's matrices are read until the last element of their product is written.
+        A kernel reads all elements of a pair of matrices until it writes the last element of their product.
         """
         return [
             allowed

@@ -13,7 +13,7 @@ from mcugen.numerics.window import Window
 
 
 class AxisWalk(Params):
-    """Walk along one axis of a dense tensor, seen as [outer_size, axis_size, inner_size]."""
+    """Kernel parameters of loops along one axis of a dense tensor, seen as [outer_size, axis_size, inner_size]."""
 
     outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
     axis_size: Annotated[int, "size of the axis of x"]
@@ -21,12 +21,12 @@ class AxisWalk(Params):
 
     @classmethod
     def of(cls, shape: Shape, axis: int) -> AxisWalk:
-        """Return the walk along `axis` of a dense tensor of this shape."""
+        """Return the loop parameters for `axis` of a dense tensor of this shape."""
         return cls(outer_size=math.prod(shape[:axis]), axis_size=shape[axis], inner_size=math.prod(shape[axis + 1 :]))
 
 
 def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
-    """Return one kernel parameter per value: name0, name1, …, one for each axis."""
+    """Return one kernel parameter per value, called `name`0, `name`1, …, one for each axis."""
     return {f"{name}{axis}": value for axis, value in enumerate(values)}
 
 
@@ -60,12 +60,15 @@ def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> l
 
 
 def outer_strides(name: str, shape: Shape) -> dict[str, int]:
-    """Return parameters name0, name1, … with the strides of all axes but the last of a dense tensor."""
+    """Return kernel parameters with the strides, in elements, of all axes of a dense tensor but the last.
+
+    They are called `name`0, `name`1, …
+    """
     return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
 
 
 class WindowWalk(ByAxis):
-    """Walk of a window over any number of axes, channels first.
+    """Kernel parameters of a window that slides over any number of axes, channels first.
 
     Parameter names end with the number of the axis (see kernels/window.j2).
     """
@@ -80,13 +83,13 @@ class WindowWalk(ByAxis):
 
     @staticmethod
     def of(window: Window, space: Shape, out: Shape, kernel: Shape) -> WindowWalk:
-        """Return the walk of a window over x, channels first.
+        """Return the loop parameters of a window that slides over x, channels first.
 
         Args:
             window: Strides, dilations and padding.
             space: Spatial sizes of x.
             out: Spatial sizes of y.
-            kernel: Taps along each axis.
+            kernel: Number of taps along each axis.
         """
         return WindowWalk(
             in_size=numbered("in_size", space),
@@ -100,9 +103,9 @@ class WindowWalk(ByAxis):
 
 
 class Nests(Params):
-    """Loop nest of a reduction: loops over kept axes around loops over reduced axes.
+    """Kernel parameters of the loop nest of a reduction: loops over kept axes around loops over reduced axes.
 
-    Parameter names begin with k (kept) or r (reduced) and the number of the loop.
+    Parameter names begin with k (kept) or r (reduced), followed by the number of the loop.
     """
 
     k: Annotated[

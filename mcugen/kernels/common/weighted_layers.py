@@ -23,9 +23,9 @@ INTERLEAVED_ROWS = 4
 
 
 def interleave(weights: Array) -> Array:
-    """Pack weights [N, K] into a flat array for four output channels at a time.
+    """Pack weights [N, K] into a flat array for kernels that compute four output channels at a time.
 
-    Blocks of four rows are stored as [K][4], the remaining rows as [K].
+    Each block of four rows is stored as [K][4]; the remaining N % 4 rows follow one by one as [K].
     """
     whole = len(weights) // INTERLEAVED_ROWS * INTERLEAVED_ROWS
     blocks = weights[:whole].reshape(-1, INTERLEAVED_ROWS, weights.shape[1]).transpose(0, 2, 1)
@@ -49,15 +49,19 @@ def nibbles(first: Array, second: Array) -> Array:
 
 
 def pack_adjacent_nibbles(rows: Array) -> Array:
-    """Pack 4-bit weights [N, K] as [N, ⌈K / 2⌉] bytes: even columns in the lower halves, odd ones in the upper."""
+    """Pack 4-bit weights [N, K] as bytes [N, ⌈K / 2⌉], two adjacent weights of a row per byte.
+
+    Weights of even columns are in the lower halves, those of odd columns in the upper halves.
+    """
     padded = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
     return nibbles(padded[:, 0::2], padded[:, 1::2])
 
 
 def interleave_nibbles(weights: Array) -> Array:
-    """Pack 4-bit weights [N, K] into flat bytes, two rows per byte.
+    """Pack 4-bit weights [N, K] into flat bytes, each weight plus 8, two rows per byte.
 
-    Blocks of INTERLEAVED_ROWS rows are stored as [K][INTERLEAVED_ROWS / 2], the remaining rows in pairs as [K].
+    Blocks of INTERLEAVED_ROWS rows are stored as [K][INTERLEAVED_ROWS / 2]; the remaining rows follow in pairs, each
+    pair as [K].
     """
     rows = len(weights) + len(weights) % 2
     pairs = np.pad(weights, ((0, rows - len(weights)), (0, 0))).reshape(rows // 2, 2, -1)
@@ -74,8 +78,8 @@ CHANNELS_PER_NIBBLE_WORD = 8
 def pack_nibble_words(weights: Array) -> Array:
     """Pack 4-bit weights [N, K] into flat uint32 words, each weight plus 8, from the lowest bits up.
 
-    Blocks of CHANNELS_PER_NIBBLE_WORD rows are stored as [K] words; the remaining rows follow one by one, eight weights
-    of a row per word.
+    Blocks of CHANNELS_PER_NIBBLE_WORD rows are stored as [K] words, one weight of each row per word; the remaining rows
+    follow one by one, eight weights of a row per word.
     """
     whole = len(weights) // CHANNELS_PER_NIBBLE_WORD * CHANNELS_PER_NIBBLE_WORD
     blocks = weights[:whole].reshape(-1, CHANNELS_PER_NIBBLE_WORD, weights.shape[1]).transpose(0, 2, 1)
@@ -91,9 +95,9 @@ def pack_nibble_words(weights: Array) -> Array:
 
 
 def interleave_quarters(weights: Array) -> Array:
-    """Pack 2-bit weights [N, K] into flat bytes, each weight plus 2: blocks of INTERLEAVED_ROWS rows as [K].
+    """Pack 2-bit weights [N, K] into flat bytes, each weight plus 2, four rows per byte.
 
-    The last block is padded with zeros.
+    Each block of INTERLEAVED_ROWS rows is stored as [K]. The last block is padded with zeros.
     """
     rows = np.pad(weights, ((0, -len(weights) % INTERLEAVED_ROWS), (0, 0))).reshape(
         -1, INTERLEAVED_ROWS, weights.shape[1]
@@ -112,7 +116,10 @@ class _Clamped(Protocol):
 
 
 class Requantization(Params):
-    """Parameters of the requantization of integer accumulators; only some apply if these are themselves the result."""
+    """Kernel parameters of the requantization of integer accumulators.
+
+    Only some of the parameters apply if the accumulators themselves are the result.
+    """
 
     x_zero_point: Annotated[Trained | None, "zero point of x, the value of padding; 0 for int16"] = None
     max_int32_products: Annotated[
@@ -180,7 +187,7 @@ class IntegerStore(Options):
 
 
 class FloatStore(Options):
-    """Template options of how float accumulators become results: clamped."""
+    """Template options of how float accumulators become results: they are clamped, with or without an upper limit."""
 
     store: Annotated[str, "clamp: the only way to store float sums"]
     high: Annotated[bool, "whether there is an upper limit"]
@@ -193,15 +200,15 @@ class SumStore:
     constants: Mapping[str, Array]
     """Constant operands by role: bias, and multiplier if results are requantized."""
     params: Requantization | FloatLimits
-    """Kernel parameters of the requantization or the clamp."""
+    """Kernel parameters of the requantization (integers) or the clamp (floats)."""
     options: IntegerStore | FloatStore
     """Template options of how accumulators are requantized or clamped, and stored."""
     variant: str = ""
-    """Part of the C function's name: "long" for 64-bit accumulators, else empty."""
+    """Part of the C function's name: "long" for 64-bit accumulators, "" for others."""
 
 
 def store_of(spec: WeightedSpec) -> SumStore:
-    """Return how a layer stores its accumulators: floats are clamped, integers requantized."""
+    """Return how a layer stores its accumulators: float sums are clamped, integer sums are requantized."""
     return float_store(spec) if spec.x.quant is None else integer_store(spec)
 
 
@@ -247,7 +254,7 @@ def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
 
 
 class HasSignature(Protocol):
-    """A layer (a spec or a node) with the types of its inputs and outputs."""
+    """Protocol of a layer (a spec or a node) that knows the types of its inputs and outputs."""
 
     @property
     def sig(self) -> Signature:
@@ -255,27 +262,42 @@ class HasSignature(Protocol):
 
 
 def float_tensors(layer: HasSignature) -> bool:
-    """Require a float32 input."""
+    """Require a float32 input.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return layer.sig.input(0).dtype is DType.FLOAT32
 
 
 def double_tensors(layer: HasSignature) -> bool:
-    """Require a float64 input."""
+    """Require a float64 input.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return layer.sig.input(0).dtype is DType.FLOAT64
 
 
 def plain_integers(layer: HasSignature) -> bool:
-    """Require an integer input without a quantization scale, whose arithmetic wraps around."""
+    """Require an integer input without a quantization scale, whose arithmetic wraps around.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return layer.sig.input(0).dtype.is_integer and layer.sig.input(0).quant is None
 
 
 def int8_tensors(layer: HasSignature) -> bool:
-    """Require an int8 input."""
+    """Require an int8 input.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return layer.sig.input(0).dtype is DType.INT8
 
 
 def int8_weights(layer: HasSignature) -> bool:
-    """Require int8 weights."""
+    """Require int8 weights.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return layer.sig.input(1).dtype is DType.INT8
 
 
@@ -302,17 +324,26 @@ def uint8_example(channels: int, results: int, group: int = 1) -> str:
 
 
 def has_int8_output(spec: WeightedSpec) -> bool:
-    """Require int8 results."""
+    """Require int8 results.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.y.dtype is DType.INT8
 
 
 def has_one_group(spec: ConvSpec) -> bool:
-    """Require one group of channels."""
+    """Require one group of channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.shape.groups == 1
 
 
 def nine_bits(spec: WeightedSpec) -> bool:
-    """Require int8 inputs, and weights that are int8 after an offset of their channel is subtracted."""
+    """Require int8 inputs, and weights that are int8 after an offset of their channel is subtracted.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     if (spec.x.dtype, spec.w.dtype) != (DType.INT8, DType.INT16) or not spec.is_requantized:
         return False
     wide = (spec.depth << 15) + int(np.abs(spec.folded_bias).max(initial=0)) >= 2**31
@@ -320,12 +351,18 @@ def nine_bits(spec: WeightedSpec) -> bool:
 
 
 def four_bits(spec: WeightedSpec) -> bool:
-    """Require weights from −8 to 7 (4 bits)."""
+    """Require weights from −8 to 7 (4 bits).
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return bool(spec.weights.min(initial=0) >= INT4_RANGE[0] and spec.weights.max(initial=0) <= INT4_RANGE[1])
 
 
 def two_bits(spec: WeightedSpec) -> bool:
-    """Require weights from −2 to 1 (2 bits)."""
+    """Require weights from −2 to 1 (2 bits).
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return bool(spec.weights.min(initial=0) >= INT2_RANGE[0] and spec.weights.max(initial=0) <= INT2_RANGE[1])
 
 
@@ -348,15 +385,24 @@ def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -
 
 
 def half_weights(spec: WeightedSpec) -> bool:
-    """Require float weights that float16 represents exactly."""
+    """Require float weights that float16 represents exactly.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.has_half_weights
 
 
 def int16_tensors(layer: HasSignature) -> bool:
-    """Require an int16 input."""
+    """Require an int16 input.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return layer.sig.input(0).dtype is DType.INT16
 
 
 def int16_operands(layer: HasSignature) -> bool:
-    """Require that at least one of the two inputs is int16."""
+    """Require that at least one of the two inputs is int16.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return DType.INT16 in (layer.sig.input(0).dtype, layer.sig.input(1).dtype)

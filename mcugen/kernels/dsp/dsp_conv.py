@@ -41,18 +41,20 @@ from mcugen.lir.kernel import (
 from mcugen.lir.traversal import Traversal
 
 GROUP = 4
-"""Number of elements of a group: four adjacent products along the depth, in im2col patches and packed weights."""
+"""Number of elements of a group: four products that are adjacent along the depth, in im2col patches and packed
+weights."""
 
 SXTB16_ORDER = (0, 2, 1, 3)
 """Order of four int8 activations after widening: SXTB16 extracts bytes 0 and 2 of a word, and bytes 1 and 3 after a
 rotation by 8."""
 
 NIBBLE_OFFSET_ELEMENTS = 2
-"""int16 elements at the end of a pixel's im2col patch. They hold one int32: the correction of the pixel's sums for the
-8 that is added to each packed 4-bit weight."""
+"""Number of int16 elements at the end of a pixel's im2col patch that hold one int32: the correction of the pixel's sums
+for the 8 that is added to each packed 4-bit weight."""
 
 MAX_REQUANTIZE_SHIFT = 40
-"""Largest right shift of a 64-bit requantization product: above it, 256 · rounding term no longer fits 32 bits."""
+"""Largest right shift of a 64-bit requantization product: with a larger one, 256 times the term that rounds it no
+longer fits 32 bits."""
 
 MAX_UNROLLED_GROUPS = 18
 """Largest number of groups (of four elements) in a patch for which the loop over the groups is fully unrolled."""
@@ -64,9 +66,9 @@ _DSP = frozenset({"dsp"})
 
 
 class HighWord(Params):
-    """Kernel parameters of requantization by the upper word of 64-bit products.
+    """Kernel parameters that requantize accumulators by the high words of 64-bit products.
 
-    A clamped int8 result saturates twice: before and after the subtraction of an offset.
+    A clamped int8 result saturates twice: before and after an offset is subtracted.
     """
 
     upper_word_offset: Annotated[
@@ -178,7 +180,10 @@ def _in_blocks(bias: Array, words: Array, sums: SumConversion) -> Array:
 
 
 def pack_nibble_pairs(weights: Array, sums: SumConversion) -> Array:
-    """Pack 4-bit weights [N, groups, 4] for blocks of two channels: a word per group, each weight plus 8 (dsp.j2)."""
+    """Pack 4-bit weights [N, groups, 4] for blocks of two channels: one word per group, each weight plus 8.
+
+    The template dsp.j2 describes the order of the eight weights in a word.
+    """
     pairs = _whole_blocks(weights.astype(np.int64), 2) - INT4_RANGE[0]
     words = _joined(pairs, np.add.outer([0, 8], [0, 16, 4, 20])[:, None], (1, 3))
     return _in_blocks(_whole_blocks(sums.bias.astype(np.int64), 2), words, sums)
@@ -215,12 +220,19 @@ def _joined(codes: Array, bits: Array, axes: tuple[int, int]) -> Array:
 
 
 def ungrouped(spec: ConvSpec) -> bool:
-    """Require that the channels form one group."""
+    """Require that the channels form one group.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.shape.groups == 1
 
 
 def fits_high_word(spec: ConvSpec) -> bool:
-    """Require int32 accumulators as the result, or int8 or int16 from the high word of a 64-bit product."""
+    """Require int32 accumulators as the result, or int8 or int16 from the high word of a 64-bit product.
+
+    Return whether results are int32 sums, or int8 or int16 values from the high words of 64-bit products. The
+    requantization shift must be 32 to MAX_REQUANTIZE_SHIFT.
+    """
     codes = (
         _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MAX_REQUANTIZE_SHIFT
     )
@@ -228,14 +240,23 @@ def fits_high_word(spec: ConvSpec) -> bool:
 
 
 def fits_high_word_of_shifted_sums(spec: ConvSpec) -> bool:
-    """Require int32 accumulators as the result, or int8 or int16 from a high word of accumulators shifted left."""
+    """Require int32 accumulators as the result, or int8 or int16 from a high word of accumulators shifted left.
+
+    Return whether results are int32 sums, or int8 or int16 values from high words of products of shifted sums. The
+    kernel shifts sums left until the requantization shift is at least 32; 32 bits must hold them.
+    """
     is_short = _short_sums(spec) and _short_sums(spec, max(32 - _shift(spec), 0))
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MAX_REQUANTIZE_SHIFT and is_short
     return spec.is_sums or codes
 
 
 def fits_high_word_of_scaled_weights(spec: ConvSpec) -> bool:
-    """Require int32 accumulators as the result, or int8 or int16 from a high word, with weights times up to 2⁸."""
+    """Require int32 accumulators as the result, or int8 or int16 from a high word, with weights times up to 2⁸.
+
+    Return whether results are int32 sums, or int8 or int16 values from high words with scaled weights. Weights are
+    multiplied by a power of two, up to 2⁸, that makes the requantization shift at least 32. They must fit 16 bits, and
+    the sums 32 bits.
+    """
     if spec.is_sums:
         return True
     if not _has_codes(spec, DType.INT8, DType.INT16) or not _short_sums(spec):
@@ -246,7 +267,10 @@ def fits_high_word_of_scaled_weights(spec: ConvSpec) -> bool:
 
 
 def fits_shifted_high_word(spec: ConvSpec) -> bool:
-    """Require int32 accumulators as the result, or int8 or int16 from a high word shifted right."""
+    """Require int32 accumulators as the result, or int8 or int16 from a high word shifted right.
+
+    Return whether results are int32 sums, or int8 or int16 values from high words that are shifted right.
+    """
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
     return spec.is_sums or codes
 
@@ -272,7 +296,11 @@ def pad_groups_to_blocks(spec: ConvSpec, by_channel: Array, block: int = 2) -> A
 
 
 def fits_packed_pairs(spec: ConvSpec) -> bool:
-    """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits."""
+    """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits.
+
+    Return whether the int8 weights of two channels can share 16 bits, and sums of the odd channels fit 24 bits. One
+    multiplication then serves both channels of a pair; see fits_packed_pairs_by_part for the weights.
+    """
     odd = pad_groups_to_blocks(spec, spec.rows.astype(np.int64))[1::2]
     products = np.stack([code * odd for code in spec.x.dtype.limits])
     max_sums, min_sums = products.max(0).sum(1), products.min(0).sum(1)
@@ -283,7 +311,11 @@ def fits_packed_pairs(spec: ConvSpec) -> bool:
 
 
 def fits_packed_pairs_by_part(spec: ConvSpec) -> bool:
-    """Require that 256 · odd + even fits int16 for the weights of each pair of channels."""
+    """Require that 256 · odd + even fits int16 for the weights of each pair of channels.
+
+    Return whether 256 · odd + even fits int16 for the int8 weights of each pair of channels. Sums may exceed 24 bits:
+    the kernel separates them after each part of the inputs (PACKED_PART_DEPTH).
+    """
     weights = pad_groups_to_blocks(spec, spec.rows.astype(np.int64))
     even, odd = weights[0::2], weights[1::2]
     joined = 256 * odd + even[: len(odd)]  # Only -128 beside a negative odd weight exceeds 16 bits.
@@ -291,12 +323,16 @@ def fits_packed_pairs_by_part(spec: ConvSpec) -> bool:
 
 
 PACKED_PART_DEPTH = 448
-"""Inputs after which the sums of two packed channels are separated: seven iterations of 64 inputs. Sums
-over as many inputs fit 24 bits for any weights."""
+"""Number of inputs after which the packed sums of two channels are separated: seven iterations of 64 inputs. Sums over
+as many inputs fit 24 bits for any int8 weights."""
 
 
 def fits_packed_fours(spec: ConvSpec) -> bool:
-    """Require sums of 31, 27, 23 and 19 bits in each four channels, whose 4-bit weights share 16 bits."""
+    """Require sums of 31, 27, 23 and 19 bits in each four channels, whose 4-bit weights share 16 bits.
+
+    Return whether the 4-bit weights of four channels can share 16 bits. The sums of the four channels must fit 31, 27,
+    23 and 19 bits, because each channel's sum is 4 bits above the one before it.
+    """
     rows = np.abs(pad_groups_to_blocks(spec, spec.rows.astype(np.int64), 4))
     places, bias = np.arange(len(rows)) % 4, np.abs(pad_groups_to_blocks(spec, spec.folded_bias, 4))
     max_sums = (rows + np.where(places < 3, -INT4_RANGE[0], 0)[:, None]).sum(1) * 128 + bias
@@ -324,7 +360,7 @@ UNUSED_GEOMETRY = frozenset({"kernel_width", "stride_width", "dilation_width", "
 
 
 class PixelWalk(Params):
-    """Kernel parameters of the walk over output rows and pixels, and of the input elements that each window reads.
+    """Kernel parameters of the loops over output rows and pixels, and of the input elements that each window reads.
 
     A run is a piece of a window whose elements are adjacent in memory.
     """
@@ -353,13 +389,13 @@ class InnerLoop(Params):
 
 
 class GroupCount(Params):
-    """Kernel parameter with the number of groups of channels."""
+    """Kernel parameter with the number of groups of channels; None for a single group."""
 
     groups: Annotated[int | None, "groups of channels, if there are several"] = None
 
 
 class StreamOptions(Options):
-    """Template options of the results in all DSP kernels that read weights from pack_weights."""
+    """Template options of DSP kernels that read weights from pack_weights: how results are stored."""
 
     y_t: Annotated[str, "C type of the output"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -373,7 +409,7 @@ class StreamOptions(Options):
 
 
 class PreShiftOption(Options):
-    """Template option of kernels with 4-bit weights: a left shift of sums before the multiplication."""
+    """Template option of kernels with 4-bit weights: whether sums are shifted left before the requantization."""
 
     pre_shifted: Annotated[bool, "whether sums are shifted left before they are multiplied"]
 
@@ -409,7 +445,8 @@ class Runs:
     unit: int
     """Number of elements that are loaded at once: 4 or 8."""
     gathered: bool = False
-    """Whether the elements of a run that do not fill a load of `unit` elements are gathered at the end of the patch."""
+    """Whether the elements of a run that do not fill a load of `unit` elements are collected at the end of the patch;
+    else they are loaded together with the elements that follow in memory."""
 
     @property
     def rest(self) -> int:
@@ -432,7 +469,7 @@ class Runs:
         return self.units * self.unit + self.rest == self.length
 
     def elements(self, slots: tuple[int, ...]) -> Array:
-        """Return the order of a window's elements in an im2col patch.
+        """Return the order in which an im2col patch holds a window's elements.
 
         Args:
             slots: The order of four elements within a group.
@@ -475,7 +512,10 @@ def runs_of(shape: ConvShape, is_unrolled: bool) -> Runs:
 
 
 def is_small_window(spec: ConvSpec) -> bool:
-    """Require windows of at most 18 groups of four elements, whose code is unrolled."""
+    """Require windows of at most 18 groups of four elements, whose code is unrolled.
+
+    Return whether windows have at most 18 groups of four elements, so that the loop over them is fully unrolled.
+    """
     runs = runs_of(spec.shape, is_unrolled=True)
     return runs.groups <= MAX_UNROLLED_GROUPS
 
@@ -492,7 +532,7 @@ def flatten_pixels(shape: ConvShape) -> ConvShape:
 
 
 def is_flat_pointwise(shape: ConvShape) -> bool:
-    """Return whether all windows are single pixels, one after the other.
+    """Return whether all windows are single pixels, which are adjacent in memory.
 
     Args:
         shape: A geometry that flatten_pixels returned.
@@ -533,8 +573,12 @@ class RowSource:
 def choose_row_source(shape: ConvShape, is_unrolled: bool = False) -> RowSource:
     """Choose where input rows are read: in x if possible, else in a ring buffer of padded copies of rows.
 
-    Rows are read in x if no window leaves x and none reads words beyond it. In a single output row of several groups
-    of channels, windows may leave x at its left and right sides.
+    Rows are read in x if no window extends beyond x and none reads words beyond it. In a single output row of several
+    groups of channels, windows may extend beyond the left and right sides of x.
+
+    Args:
+        shape: Geometry of the convolution.
+        is_unrolled: Whether the loop over a window's groups of four elements is fully unrolled.
     """
     rows_per_pair = 2 if shape.out_height % 2 * shape.out_width < shape.out_width % 2 * shape.out_height else 1
     span_h = (shape.kernel_height - 1) * shape.dilation_height + 1
@@ -558,7 +602,7 @@ def _leaves_sides_only(shape: ConvShape) -> bool:
 def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
     """Return the order in which a convolution reads x and writes y.
 
-    These are pairs of pixels if windows are read in x, else rows through the ring buffer.
+    A step is a pair of pixels if windows are read in x, else a row that is copied to the ring buffer.
     """
     if rows.is_padded:
         return ring_rows(shape, rows.rows_per_pair)
@@ -570,7 +614,7 @@ def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
 
 
 def order_weights_by_patch(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
-    """Return the weights as [N, groups, 4] in the order of activations in a patch.
+    """Return the weights as [N, groups, 4] in the order in which an im2col patch holds the activations.
 
     Args:
         spec: The layer.
@@ -680,7 +724,7 @@ POINTWISE_BASE_BYTES = 620
 """Flash bytes of a pointwise layer without its unrolled steps: the code around them and the layer's parameters."""
 
 WINDOW_BASE_BYTES = 783
-"""Flash bytes of any other fully unrolled layer without its steps."""
+"""Flash bytes of a fully unrolled layer that is not pointwise, without its unrolled steps (POINTWISE_BASE_BYTES)."""
 
 
 def _walk(shape: ConvShape, runs: Runs, rows: RowSource) -> PixelWalk:
@@ -712,23 +756,35 @@ def _variant(spec: ConvSpec, runs: Runs, is_unrolled: bool, raised: bool, is_edg
 
 
 def is_one_row(spec: ConvSpec) -> bool:
-    """Require one row of outputs, each of which depends on all inputs."""
+    """Require one row of outputs, each of which depends on all inputs.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
 
 
 def has_depth_multiple_of_8(spec: ConvSpec) -> bool:
-    """Require that the number of inputs is a multiple of eight."""
+    """Require that the number of inputs is a multiple of eight.
+
+    Return whether the number of inputs of each output (depth) is a multiple of eight.
+    """
     return spec.depth % 8 == 0
 
 
 def has_several_pixels(spec: ConvSpec) -> bool:
-    """Require a layer that is not a single row of outputs (is_one_row)."""
+    """Require a layer that is not a single row of outputs (is_one_row).
+
+    Return whether the layer has several rows of outputs, or outputs that do not depend on all inputs.
+    """
     return not is_one_row(spec)
 
 
 class SingleRowParams(Params):
-    """Kernel parameters of a layer with one row of outputs."""
+    """Kernel parameters with the numbers of inputs and outputs of a layer with one row of outputs.
+
+    If the inputs are divided into parts (SingleRowOptions), the sizes of the parts follow.
+    """
 
     depth: Annotated[int, "elements of x"]
     padded_depth: Annotated[int, "depth rounded up to a multiple of eight"]
@@ -741,7 +797,8 @@ class SingleRowOptions(StreamOptions):
     """Template options of a layer with one row of outputs.
 
     With `sums_by_part`, the packed sums of two channels could exceed 24 bits over all inputs. The inputs are then
-    divided into parts, and the sum of the odd channel is extracted from the packed sum after each part.
+    divided into parts (PACKED_PART_DEPTH), and the sum of the odd channel is extracted from the packed sum after each
+    part.
     """
 
     sums_by_part: Annotated[bool, "whether the sums of odd channels are separated after each part of x"]
@@ -787,22 +844,30 @@ def count_dense_steps(spec: ConvSpec) -> int:
 # ---------------------------------------------------------------------------------------------- pointwise
 
 STRIP_ACTIVATIONS = 256
-"""int16 activations in a strip: the pixels that are processed while registers hold the weights of one channel."""
+"""Number of int16 activations in a strip: the inputs of all pixels that are processed while registers hold the weights
+of one channel."""
 
 
 def has_4_or_8_channels(spec: ConvSpec) -> bool:
-    """Require a pointwise convolution of pixels of four or eight channels."""
+    """Require a pointwise convolution of pixels of four or eight channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = flatten_pixels(spec.shape)
     return shape.out_height == 1 and shape.reads_pixels and shape.stride_width == 1 and shape.in_channels in (4, 8)
 
 
 def is_saturated_int8(spec: ConvSpec) -> bool:
-    """Require int8 results without a clamp or a shift of the high word, and at most 255 output channels."""
+    """Require int8 results without a clamp or a shift of the high word, and at most 255 output channels.
+
+    Return whether results are int8 without a clamp and without a shift of high words, in at most 255 channels.
+    Saturation to int8 is then the only limit of results.
+    """
     return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_channels < 256
 
 
 class Strip(Params):
-    """Kernel parameters of the loop over strips: groups of pixels that are widened to 16 bits together."""
+    """Kernel parameters of the loop over strips: pixels that are widened to 16 bits together."""
 
     pixels: Annotated[int, "pixels of x and y"]
     strip_pixels: Annotated[int, "pixels that are widened to 16 bits at a time"]
@@ -811,7 +876,7 @@ class Strip(Params):
 
 
 class PointwiseOptions(Options):
-    """Template option of the pointwise kernel."""
+    """Template option of the pointwise kernel: the input channels of a pixel, 4 or 8."""
 
     in_channels: Annotated[int, "channels of a pixel of x: 4 or 8"]
 
@@ -863,9 +928,9 @@ def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
 
 
 def narrow_row_slowdown(spec: ConvSpec) -> float:
-    """Return the factor on a layer's cycles if x is one pixel wide: each row is copied and looked up separately.
+    """Return the factor on a layer's cycles if x is one pixel wide, for the cost model.
 
-    It is 1 for wider rows.
+    Each row, which holds a single pixel, is then copied and looked up separately. The factor is 1 for wider rows.
     """
     shape = spec.shape
     products = shape.in_channels // shape.groups * shape.out_channels
@@ -873,8 +938,8 @@ def narrow_row_slowdown(spec: ConvSpec) -> float:
 
 
 NARROW_ROW_PRODUCTS = 30.0
-"""Overhead of an input row of one pixel, in products that take as long per output pixel (measured on dory_tcn_int,
-docs/explanation/two_cores.md)."""
+"""Cost of copying and looking up an input row of one pixel, as the number of products per output pixel that take as
+long (measured on the model dory_tcn_int, docs/explanation/two_cores.md)."""
 
 
 def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
@@ -908,7 +973,8 @@ UNIFORM = frozenset(
         "x_zero_point",
     }
 )
-"""Parameters that become literals if all convolutions that share a function agree on them (`uniform` of Kernel)."""
+"""Names of parameters that become literals if all convolutions that share a C function agree on them (`uniform` of
+Kernel)."""
 
 
 def _conv(
@@ -1045,4 +1111,4 @@ DSP_PIXELS: tuple[Kernel, ...] = (
 """DSP kernels of convolutions and of dense layers with several rows, in order of preference."""
 
 DSP_KERNELS: tuple[Kernel, ...] = (*DSP_ROW, *DSP_PIXELS)
-"""Kernels of convolutions and dense layers, in order of preference; a dense layer is a convolution of single pixels."""
+"""DSP kernels of convolutions and dense layers, in order of preference; a dense layer is a pointwise convolution."""

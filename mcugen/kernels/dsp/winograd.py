@@ -40,10 +40,12 @@ from mcugen.lir.kernel import (
 from mcugen.lir.traversal import Traversal
 
 FILTER_TRANSFORM = np.asarray([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]])
-"""Matrix 2G that transforms a row or column of 3 filter taps to 4 numbers, int [4, 3]."""
+"""Matrix 2 · G, int [4, 3], that transforms a row or column of 3 filter taps to 4 numbers; G is the filter transform of
+Winograd's F(2, 3)."""
 
 COLUMN_ORDER = (1, 2, 3, 0)
-"""Order in which the kernels compute the four columns of a row of M.
+"""Order in which the kernels compute the four columns of a row of M, the elementwise product of transformed inputs and
+weights (summed over channels).
 
 With this order, the sums of products of the output transform need no extra instructions.
 """
@@ -53,7 +55,10 @@ With this order, the sums of products of the output transform need no extra inst
 
 
 def is_3x3(spec: ConvSpec) -> bool:
-    """Require 3 x 3 windows, stride 1, 8, 12, 16, … input channels and at least two output channels."""
+    """Require 3 x 3 windows, stride 1, 8, 12, 16, … input channels and at least two output channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     s = spec.shape
     steps = (s.stride_height, s.stride_width, s.dilation_height, s.dilation_width, s.groups)
     return (
@@ -66,14 +71,21 @@ def is_3x3(spec: ConvSpec) -> bool:
 
 
 def has_int8_tensors(spec: ConvSpec) -> bool:
-    """Require int8 tensors, and weights of at most nine bits."""
+    """Require int8 tensors, and weights of at most nine bits.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     if not spec.x.dtype is spec.y.dtype is DType.INT8:  # Float weights may be NaN.
         return False
     return bool(np.abs(spec.weights.astype(np.int64)).max(initial=0) < 256)
 
 
 def fits_fourfold_sums(spec: ConvSpec) -> bool:
-    """Require that four times the accumulators fit 32 bits, and a requantization shift of at least 31 bits."""
+    """Require that four times the accumulators fit 32 bits, and a requantization shift of at least 31 bits.
+
+    Return whether four times the accumulators fit 32 bits, and the requantization shift is at least 31. The transformed
+    weights have a factor of 4 (transform_weights).
+    """
     return 4 * spec.largest_sum < 2**31 and spec.high_word.shift >= 31
 
 
@@ -85,7 +97,16 @@ WINOGRAD_CONDITIONS = (has_int8_tensors, is_3x3, fits_fourfold_sums)
 
 
 def transform_weights(weights: Array) -> Array:
-    """Transform weights [out_channels, 3, 3, in_channels] to U, int64 [out_channels, 4, 4, in_channels]."""
+    """Transform weights to 4 · G · w · Gᵀ as integers, where G is the filter transform of F(2×2, 3×3).
+
+    The factor 4 keeps all elements integers: each side is multiplied by FILTER_TRANSFORM, which is 2 · G.
+
+    Args:
+        weights: The filters, [out_channels, 3, 3, in_channels].
+
+    Returns:
+        U, int64 [out_channels, 4, 4, in_channels].
+    """
     product: Array = np.einsum(
         "ir,orsc,js->oijc", FILTER_TRANSFORM, weights.astype(np.int64), FILTER_TRANSFORM, optimize=True
     )
@@ -102,7 +123,10 @@ def pair_channels(channels: int) -> Array:
 
 
 def pack_for_sxtb16(values: Array) -> Array:
-    """Pack int16 [..., C] into words [..., C/4, 2] as (k0, k2), (k1, k3), the order that SXTB16 gives four bytes."""
+    """Pack int16 values [..., C] into 32-bit words [..., C/4, 2]: channels (0, 2), (1, 3) of each four channels.
+
+    This is the order in which SXTB16 extracts four bytes.
+    """
     fours = values.astype(np.int16).reshape(*values.shape[:-1], -1, 4)[..., [0, 2, 1, 3]]
     return np.ascontiguousarray(fours).view(np.int32)
 
@@ -115,16 +139,16 @@ def unroll_factor(groups: int) -> int:
 def is_fully_unrolled(groups: int) -> bool:
     """Return whether the loop over `groups` groups of four input channels is fully unrolled.
 
-    The packed weights then need no step words.
+    The packed weights then need no step words (step_words).
     """
     return groups <= 4
 
 
 def step_words(groups: int) -> Array:
-    """Return the step words, which tell the kernel where to go on after each unrolled chunk of weights.
+    """Return the step words, which tell the kernel how to continue after each unrolled chunk of weights.
 
-    A step word is 0 between chunks of a column, the column's number from 1 at its end, and 5 at the end of the last
-    row.
+    A step word is 0 between chunks of a column of M (the product of transformed tiles), the column's number from 1 at
+    its end, and 5 at the end of the last row.
 
     Args:
         groups: Groups of four input channels.
@@ -143,8 +167,8 @@ def step_words(groups: int) -> Array:
 def accumulator_starts(biases: Array, groups: int) -> Array:
     """Return the start values of accumulators, four words for each row of M (the product of transformed tiles).
 
-    At row 1 these are both biases twice, else zeros. If the loop is fully unrolled, the last two words say instead
-    whether another row follows.
+    In row 1 of the rows 0 to 3 these are both biases twice, in other rows zeros. If the loop is fully unrolled, the
+    last two words say instead whether another row follows.
 
     Args:
         biases: Biases by pair of output channels, [pairs, 2].
@@ -161,10 +185,11 @@ def accumulator_starts(biases: Array, groups: int) -> Array:
 
 
 def pack_transformed(spec: ConvSpec) -> Array:
-    """Pack the transformed weights of all pairs of channels as a flat int32 array in reading order.
+    """Pack the transformed weights of all pairs of output channels as a flat int32 array in reading order.
 
-    Each pair has, for every row of M, the start words and the chunks of U with their step words; then both multipliers,
-    the rounding term, the distance to the next pair, and the limits.
+    M is the product of transformed tiles, U the transformed weights. Each pair has, for every row of M, the start
+    values (accumulator_starts) and the chunks of U with their step words (step_words); then both multipliers, the
+    rounding term, the distance to the next pair in words, and the limits.
     """
     channels = pair_channels(spec.shape.out_channels)
     u = pack_for_sxtb16(transform_weights(spec.weights)[channels])[
@@ -195,10 +220,10 @@ def pack_int8(spec: ConvSpec) -> Array:
 
 
 def pack_transformed_by_channel(spec: ConvSpec) -> Array:
-    """Pack the transformed weights of single channels as a flat int32 array in reading order.
+    """Pack the transformed weights of single output channels as a flat int32 array in reading order.
 
-    Each channel has, for every row of M, the start word and U; then the multiplier, the rounding term, whether another
-    channel follows, and the limits.
+    M is the product of transformed tiles, U the transformed weights. Each channel has, for every row of M, the start
+    value and U; then the multiplier, the rounding term, whether another channel follows, and the limits.
     """
     u = transform_weights(spec.weights)[:, :, list(COLUMN_ORDER)]
     words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
@@ -213,7 +238,7 @@ def pack_transformed_by_channel(spec: ConvSpec) -> Array:
 
 
 def pack_int8_by_channel(spec: ConvSpec) -> Array:
-    """Pack int8 weights as int32 [channels, words]: bias, multiplier, then nine taps for each two inputs."""
+    """Pack int8 weights as int32 [channels, words]: bias, multiplier, then nine words of taps for each two inputs."""
     weights = spec.weights
     twos = weights.reshape(len(weights), 9, -1, 2).transpose(0, 2, 1, 3)
     words = np.ascontiguousarray(twos.astype(np.int8)).reshape(len(weights), -1).view(np.int32)
@@ -238,14 +263,14 @@ def _limits(spec: ConvSpec) -> tuple[int, int, int]:
 
 
 class PaddedRows(Params):
-    """Kernel parameters of the ring buffer of four rows."""
+    """Kernel parameters of the ring buffer of four padded input rows: elements of a row, and padding value."""
 
     padded_row_size: Annotated[int, "elements of a padded row, a multiple of the block width"]
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 class StripOfBlocks(Params):
-    """Kernel parameters of kernels that transform the weights once for every strip of blocks."""
+    """Kernel parameters of kernels that transform the weights once for every strip (sequence) of blocks."""
 
     strip_blocks: Annotated[int, "blocks of a strip, which share one transformation of the weights"]
     requantize_offset: Annotated[Trained, "zero point of y plus one half, before the last right shift"]
@@ -254,7 +279,10 @@ class StripOfBlocks(Params):
 
 
 class TransformingOptions(Options):
-    """Template options of kernels that transform the weights at run time."""
+    """Template options of kernels that transform the weights at run time.
+
+    They also describe the transformed inputs: their C type and their number for a block and channel.
+    """
 
     channels_per_pass: Annotated[int, "output channels that are computed at once"]
     v_t: Annotated[str, "C type of transformed inputs"]
@@ -263,7 +291,7 @@ class TransformingOptions(Options):
 
 
 class WinogradOptions(Options):
-    """Template options of blocks, limits and loops."""
+    """Template options of all integer Winograd kernels: blocks, padding, limits of results, and loops."""
 
     block_width: Annotated[int, "output pixels in a row of a block; a tile has two"]
     shift: Annotated[int, "right shift of products with the multiplier, without the two bits of the transformation"]
@@ -284,14 +312,14 @@ class FullUnroll(Options):
 
 
 PRODUCTS_REPLACED_BY_16 = 36
-"""Products of a direct convolution that 16 products replace here. A step of the direct loop (two pixels, two channels,
-four elements) has 16 products too, so its stall cycles are shared by 36 direct products."""
+"""Number of products of a direct convolution that 16 products of transformed tiles replace. A step of the direct loop
+(two pixels, two channels, four elements) has 16 products too, so its stall cycles are shared by 36 direct products."""
 
 MAX_SHORT_UNROLL = 4
 """Largest unroll factor, in groups of four channels, under the tuning flag SHORT_LOOPS."""
 
 FILTER_TRANSFORM_PRODUCTS = 14
-"""Products that take as long as the transform of one weight, for the cost model."""
+"""Time to transform one weight, in products (multiply-accumulates) that take as long, for the cost model."""
 
 
 @dataclass(frozen=True)
@@ -323,37 +351,44 @@ class Tiles(Grid):
     v: DType
     """Type of the transformed inputs V; there are 16 for each tile and channel."""
     loop: Callable[[int], tuple[int, bool]]
-    """Returns the loop's unroll factor for a number of input channels, and whether the loop is fully unrolled."""
+    """Function that returns, for a number of input channels, the loop's unroll factor (in groups of four channels) and
+    whether the loop is fully unrolled."""
     words: Callable[[int], int]
-    """Returns, for a number of input channels, the int32 words of packed weights that one pass over them reads."""
+    """Function that returns, for a number of input channels, the int32 words of packed weights that one pass over them
+    reads."""
     pack_transformed: Callable[[ConvSpec], Array]
-    """Packs transformed weights, biases and multipliers."""
+    """Function that packs a layer's transformed weights, biases and multipliers, for kernels that read them from
+    flash."""
     pack_int8: Callable[[ConvSpec], Array]
-    """Packs int8 weights, biases and multipliers, for kernels that transform them at run time."""
+    """Function that packs a layer's int8 weights, biases and multipliers, for kernels that transform the weights at run
+    time."""
 
     def v_size(self, channels: int) -> int:
-        """Return the elements of V in a block of `channels` input channels."""
+        """Return the number of transformed inputs (V) of one block of output pixels, for `channels` input channels."""
         return 8 * self.block_width * channels
 
     def strip_work(self, spec: ConvSpec, strip: int) -> int:
-        """Count the direct products of a layer (Grid.work), plus the work to transform the weights for every strip.
+        """Count the products of a layer as a direct convolution, plus the work to transform its weights.
 
-        The transformation is counted in products that take as long (FILTER_TRANSFORM_PRODUCTS).
+        The weights are transformed for every strip; this is counted in products that take as long
+        (FILTER_TRANSFORM_PRODUCTS).
 
         Args:
             spec: The layer.
-            strip: Tiles in a strip.
+            strip: Number of tiles in a strip.
         """
         shape = spec.shape
         strips = shape.batch * -(-self.blocks(shape) * self.block_width // (2 * strip))
         return self.work(spec) + strips * FILTER_TRANSFORM_PRODUCTS * spec.weights.size
 
     def written_ends(self, shape: ConvShape, strip: int) -> Array:
-        """Return the end of the outputs, in elements of y, that full strips have written after each row of blocks.
+        """Return how much of y is written after each row of blocks, as the index behind the last written element.
+
+        Only outputs of full strips count.
 
         Args:
             shape: Geometry of the convolution.
-            strip: Blocks in a strip.
+            strip: Number of blocks in a strip.
         """
         width, count = -(-shape.out_width // self.block_width), self.blocks(shape)
         finished_blocks = np.arange(width, count + 1, width) // strip * strip
@@ -369,7 +404,7 @@ class Tiles(Grid):
         return shape.out_width % self.block_width != 0 or shape.out_height % 2 != 0
 
     def pads_rows(self, shape: ConvShape) -> bool:
-        """Return whether rows are copied and padded, since blocks read padding, or rows or columns beyond x."""
+        """Return whether input rows are copied and padded, since blocks read padding, or rows or columns beyond x."""
         has_all = (shape.in_height, shape.in_width) == (
             shape.out_height + 2,
             shape.out_width + 2,
@@ -377,7 +412,7 @@ class Tiles(Grid):
         return not has_all or self.has_partial_blocks(shape)
 
     def traversal(self, shape: ConvShape, strip: int = 1) -> Traversal:
-        """Return the order of reads and writes of a kernel that computes `strip` blocks at once."""
+        """Return the order of reads and writes of a kernel that computes `strip` blocks of output pixels at once."""
         if self.pads_rows(shape):
             return rows(shape, 2, self.written_ends(shape, strip) if strip > 1 else None)
         pixels = np.arange(shape.out_height * shape.out_width).reshape(shape.out_height // 2, 2, -1, self.block_width)
@@ -420,7 +455,7 @@ DSP_TILES = Tiles(4, 2, DType.INT16, _dsp_loop, _dsp_words, pack_transformed, pa
 """Winograd kernels for the DSP extension, which compute two tiles by two output channels at a time."""
 
 DSP_SHORT_TILES = replace(DSP_TILES, loop=_short_loop, words=_short_words)
-"""Winograd kernels for the DSP extension with short unrolled loops, to save code (SHORT_LOOPS)."""
+"""Winograd kernels for the DSP extension whose loops are unrolled less, to save code (tuning flag SHORT_LOOPS)."""
 
 PLAIN_TILES = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, pack_transformed_by_channel, pack_int8_by_channel)
 """Winograd kernels in plain C, which compute four tiles by one output channel at a time."""

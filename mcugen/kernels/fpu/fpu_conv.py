@@ -30,16 +30,23 @@ from mcugen.lir.kernel import SHORT_LOOPS, UPDATABLE, Call, Kernel, Options, Par
 from mcugen.lir.traversal import Traversal
 
 ROWS_PER_BLOCK = 4
-"""Rows (dense layers) or pixels (convolutions) of a register block, which has four output channels."""
+"""Number of rows (dense layers) or pixels (convolutions) of a register block of sums; the block has four output
+channels."""
 
 
 def has_one_group(spec: ConvSpec) -> bool:
-    """Require that every output channel reads all input channels."""
+    """Require that every output channel reads all input channels.
+
+    Return whether every output channel reads all input channels: there is one group of channels.
+    """
     return spec.shape.groups == 1
 
 
 def has_single_window(spec: ConvSpec) -> bool:
-    """Require one output pixel whose window covers all of the input."""
+    """Require one output pixel whose window covers all of the input.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = spec.shape
     covers = (shape.kernel_height, shape.kernel_width) == (shape.in_height, shape.in_width) and not (
         shape.padding_top or shape.padding_left
@@ -56,7 +63,7 @@ class DenseRows(Params):
 
 
 class Patch(Params):
-    """Kernel parameters of the im2col patch of float convolutions."""
+    """Kernel parameters of float convolutions: products per sum, and whether x is read without im2col."""
 
     depth: Annotated[int, "products of a sum"]
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
@@ -70,19 +77,19 @@ class Blocks(Params):
 
 
 class ClampOptions(Options):
-    """Template option of the lower limit of results."""
+    """Template option of the lower limit of float results: "relu" for 0 or none, "any" for another limit."""
 
     clamp: Annotated[str, "relu: a lower limit of 0 or none, so that the sign bit decides; any: another lower limit"]
 
 
 class UpperLimit(Options):
-    """Template option of the upper limit of results."""
+    """Template option of float results: whether they have an upper limit."""
 
     high: Annotated[bool, "whether results have an upper limit"]
 
 
 class FpuDenseOptions(Options):
-    """Template option of fully connected layers."""
+    """Template option of float fully connected layers: whether the layer has a single row."""
 
     single_row: Annotated[bool, "whether the layer has one row"]
 
@@ -210,7 +217,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 SHARED_GROUP = 3
-"""Number of adjacent outputs that are computed together under SHORT_LOOPS, whatever the width of rows.
+"""Number of adjacent outputs of a row that are computed together under SHORT_LOOPS, whatever the width of rows.
 
 Layers of several widths then share one C function.
 """
@@ -288,7 +295,11 @@ def clamp_options(low: float, high: float) -> ClampOptions:
 
 
 def fits_load_offsets(spec: ConvSpec) -> bool:
-    """Require windows whose columns, for five adjacent outputs, are within the immediate offsets of vector loads."""
+    """Require windows whose columns, for five adjacent outputs, are within the immediate offsets of vector loads.
+
+    Return whether the inputs of five adjacent outputs are within reach of a vector load's immediate offset. They must
+    be less than 32 columns apart.
+    """
     shape = spec.shape
     return 4 * shape.stride_width + (shape.kernel_width - 1) * shape.dilation_width < 32
 

@@ -22,11 +22,16 @@ from mcugen.lir.kernel import UPDATABLE, Call, Kernel, Site, reads, scratch, wri
 from mcugen.lir.traversal import Traversal
 
 FLOAT_GRID = Grid(block_width=8)
-"""Grid of blocks of 2 x 8 outputs: four tiles, one for each row of a register block of the products."""
+"""Grid of the float Winograd kernels: blocks of 2 x 8 outputs, which are four tiles, one for each row of a register
+block."""
 
 
 def is_3x3_of_blocks(spec: ConvSpec) -> bool:
-    """Require 3 x 3 windows, stride 1, and multiples of four channels: 8 or more of x, 4 or more of y."""
+    """Require 3 x 3 windows, stride 1, and multiples of four channels: 8 or more of x, 4 or more of y.
+
+    Return whether windows are 3×3 with stride 1, and channels form blocks of four. The channels of x must be 8, 12, 16,
+    …, those of y 4, 8, 12, …
+    """
     s = spec.shape
     steps = (s.stride_height, s.stride_width, s.dilation_height, s.dilation_width, s.groups)
     is_3x3 = (s.kernel_height, s.kernel_width) == (3, 3) and set(steps) == {1}
@@ -38,12 +43,22 @@ def is_3x3_of_blocks(spec: ConvSpec) -> bool:
 
 
 def has_finite_constants(spec: ConvSpec) -> bool:
-    """Require finite weights and biases, also after the transformation of the weights."""
+    """Require finite weights and biases, also after the transformation of the weights.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return bool(np.isfinite(transform_weights(spec.weights)).all() and np.isfinite(spec.float_bias).all())
 
 
 def transform_weights(weights: Array) -> Array:
-    """Transform weights [out_channels, 3, 3, C] to U, float32 [out_channels, 4, 4, C], rounded once."""
+    """Transform weights to G · w · Gᵀ in float64, rounded once to float32; G is the filter transform of F(2×2, 3×3).
+
+    Args:
+        weights: The filters, [out_channels, 3, 3, in_channels].
+
+    Returns:
+        U, float32 [out_channels, 4, 4, in_channels].
+    """
     g = FILTER_TRANSFORM / 2
     with np.errstate(over="ignore", invalid="ignore"):
         product: Array = np.einsum("ir,orsc,js->oijc", g, weights.astype(np.float64), g, optimize=True)
@@ -51,7 +66,14 @@ def transform_weights(weights: Array) -> Array:
 
 
 def pack_transformed(weights: Array, bias: Array) -> Array:
-    """Pack weights [N, 3, 3, C] and biases [N] as flat float32: per four channels biases, then U as [4][4][C][4]."""
+    """Pack transformed weights U and biases [N] as flat float32, in blocks of four output channels.
+
+    Each block has four biases, then U as [4][4][C][4 channels].
+
+    Args:
+        weights: The filters, [N, 3, 3, C]; N is a multiple of four.
+        bias: The biases, [N].
+    """
     u = transform_weights(weights).reshape(len(weights) // INTERLEAVED_ROWS, INTERLEAVED_ROWS, -1)
     rows = np.concatenate([bias.reshape(-1, INTERLEAVED_ROWS, 1), u], 2)
     return rows.transpose(0, 2, 1).astype(np.float32).reshape(-1)

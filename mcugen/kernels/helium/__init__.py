@@ -44,12 +44,15 @@ _MVE = frozenset({"mve"})
 
 
 def is_single_row(spec: ConvSpec) -> bool:
-    """Require one row of outputs."""
+    """Require one row of outputs.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.y.count == spec.channels
 
 
 class RowFrame(StackFrame):
-    """Parameters of a dense layer of one row, in the order in which assembly reads them."""
+    """Parameters of a dense layer of one row, in the order in which assembly code reads them."""
 
     y_zero_point: Annotated[Trained, "zero point of y; for right shifts, plus one half"]
     channel_blocks: Annotated[int, "blocks of eight output channels"]

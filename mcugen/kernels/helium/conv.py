@@ -42,11 +42,14 @@ MAX_WORD_OFFSET = 508
 """Largest immediate offset of a vector load of words, in bytes."""
 
 MAX_PATCHES = 16
-"""Largest number of output pixels whose im2col patches are gathered, or that are copied, at a time."""
+"""Largest number of output pixels whose im2col patches are gathered, or whose inputs are copied, at a time."""
 
 
 def is_not_depthwise(spec: ConvSpec) -> bool:
-    """Require one group of channels, or groups of several input channels."""
+    """Require one group of channels, or groups of several input channels.
+
+    Return whether each filter reads several input channels, or there is a single group of channels.
+    """
     return spec.shape.groups < spec.shape.in_channels or spec.shape.groups == 1
 
 
@@ -56,7 +59,7 @@ def is_unstrided_pointwise(shape: ConvShape) -> bool:
 
 
 class PixelRows(Params):
-    """Kernel parameters of the walk over pixels that are read in x, without a copy."""
+    """Kernel parameters of the loops over pixels that are read in x, without a copy."""
 
     batch: Annotated[int, "images; 1 if all pixels are adjacent"]
     image_stride_bytes: Annotated[int, "bytes from image to image of x"]
@@ -205,7 +208,7 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def adjacent_pixels(pixels: int, channels: int) -> PixelRows:
-    """Return the walk parameters for `pixels` adjacent pixels, with `channels` output channels each."""
+    """Return the loop parameters for `pixels` adjacent pixels, with `channels` output channels each."""
     return PixelRows(
         batch=1, image_stride_bytes=0, rows=1, row_stride_bytes=0, row_pixels=pixels, out_channels=channels
     )
@@ -214,12 +217,12 @@ def adjacent_pixels(pixels: int, channels: int) -> PixelRows:
 def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
     """Emit a convolution that reads pixels directly, two at a time (one by one in plain C).
 
-    Pixels are read again for every four channels.
+    Pixels are read again for every four output channels.
 
     Args:
         spec: The layer.
         site: Operands and CPU features of the call.
-        walk: The walk over pixels.
+        walk: Parameters of the loops over pixels.
     """
     shape, loop = spec.shape, VectorLoop(*divmod(spec.depth, VECTOR))
     table = RequantizationTable(spec, groups=shape.groups, nine_bits=has_nine_bits(spec))
@@ -303,13 +306,17 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
 def emit_nine_bits(spec: ConvSpec, site: Site) -> Call:
     """Emit a convolution with nine-bit weights in one group: pointwise, or from gathered patches.
 
-    In a patch the taps are adjacent, so that their sum can be taken.
+    In a patch the taps of a window are adjacent, so that the kernel can add them up: it multiplies this sum by the
+    offset of each channel's weights.
     """
     return (emit_pointwise if spec.shape.reads_pixels else emit_patches)(spec, site)
 
 
 def can_overwrite_pixels(spec: ConvSpec) -> bool:
-    """Require a pointwise convolution with at most as many output channels as input channels."""
+    """Require a pointwise convolution with at most as many output channels as input channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return is_unstrided_pointwise(spec.shape) and spec.shape.out_channels <= spec.shape.in_channels
 
 
@@ -342,7 +349,11 @@ def emit_in_place(spec: ConvSpec, site: Site) -> Call:
 
 
 def has_eight_channels(spec: ConvSpec) -> bool:
-    """Require a pointwise convolution of 8 input channels, an even number of output channels, and 4 pixels or more."""
+    """Require a pointwise convolution of 8 input channels, an even number of output channels, and 4 pixels or more.
+
+    Return whether this is a pointwise convolution of 8 input channels, for four pixels or more. The number of output
+    channels must be even.
+    """
     shape = spec.shape
     has_enough_pixels = shape.batch * shape.out_height * shape.out_width >= 4
     return (
@@ -385,7 +396,11 @@ def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
 
 
 def is_3x3_in_vectors(spec: ConvSpec) -> bool:
-    """Require 3 x 3 windows, input channels by 16, output channels by two, and output rows of 4 pixels or more."""
+    """Require 3 x 3 windows, input channels by 16, output channels by two, and output rows of 4 pixels or more.
+
+    Return whether windows are 3×3, and pixels of x fill whole vectors. The input channels must be a multiple of 16, the
+    output channels even, and output rows have 4 pixels or more.
+    """
     shape = spec.shape
     window = (shape.kernel_height, shape.kernel_width, shape.dilation_width) == (3, 3, 1) and shape.stride_width <= 2
     columns = 3 * shape.stride_width + 3

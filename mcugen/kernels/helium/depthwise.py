@@ -27,11 +27,11 @@ from mcugen.lir.kernel import Call, Options, Params, Site, Trained
 from mcugen.lir.traversal import Traversal
 
 MAX_COLUMNS_BYTES = 2048
-"""Size of the buffer of transposed columns, in bytes, unless one row needs more."""
+"""Largest size of the buffer of transposed columns, in bytes, unless one row needs more."""
 
 
 class TapPairs(Params):
-    """Kernel parameters of the taps of a depthwise window, which are computed in pairs."""
+    """Kernel parameters of the taps of a depthwise window, which are multiplied in pairs."""
 
     tap_pairs: Annotated[int, "pairs of taps; the weight of an odd last tap's partner is zero"]
     offset_limit: Annotated[int, "upper bound of the offsets of taps, in bytes"]
@@ -68,7 +68,11 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def is_small_patch_window(spec: ConvSpec) -> bool:
-    """Require a window of at most 4 x 4, and outputs by pairs of rows or with a vertical stride of 2."""
+    """Require a window of at most 4 x 4, and outputs by pairs of rows or with a vertical stride of 2.
+
+    Return whether the window is at most 4×4, and a patch of 4×4 inputs serves the kernel's loop over rows. This is so
+    for pairs of output rows (windows of at most 3×3, stride 1), a vertical stride of 2, and a single output row.
+    """
     shape = spec.shape
     if max(shape.kernel_height, shape.kernel_width) > 4 or shape.stride_width > 7 or shape.dilation_height > 1:
         return False
@@ -91,7 +95,7 @@ def pack_patches(weights: Array) -> Array:
 
 @dataclass(frozen=True)
 class Plane:
-    """The memory layout of images for the 4×4 patch kernel, which may exchange rows and columns."""
+    """The memory layout of images for the kernel of 4×4 patches, which may exchange rows and columns."""
 
     shape: ConvShape
     """Geometry of the convolution, exchanged like the image."""
@@ -169,7 +173,7 @@ class PatchesFrame(StackFrame):
 
 
 class HalfGroupMask(Params):
-    """Kernel parameter of the partial half group at the end of a row."""
+    """Kernel parameter with the predicate of the pixels that are stored in a partial half group at the end of a row."""
 
     half_mask: Annotated[int, "predicate of the lanes of a half group that are stored, one bit a byte"]
 
@@ -196,7 +200,7 @@ class StrideParams(Params):
 
 
 class PatchOptions(Options):
-    """Template options of depthwise kernels for 4×4 patches."""
+    """Template options of depthwise kernels that compute 4×4 patches: window steps, and groups of a row."""
 
     both_rows: Annotated[bool, "whether a patch holds two rows of results"]
     has_full_groups: Annotated[bool, "whether rows have whole groups of pixels"]
@@ -207,7 +211,10 @@ class PatchOptions(Options):
 
 
 class RecomputedTaps(Options):
-    """Template options of the second pass, which recomputes channels whose weights do not fit int8."""
+    """Template options of the second pass, which recomputes channels whose weights do not fit int8.
+
+    They are the height and the width of the window, in taps.
+    """
 
     rows: Annotated[int, "height of the window, in taps"]
     columns: Annotated[int, "width of the window, in taps"]
@@ -297,7 +304,10 @@ def _patches_frame(plane: Plane, groups: PixelGroups, sections: Sections, table:
 
 
 def count_half_groups(spec: ConvSpec) -> int:
-    """Count half groups of output pixels (4 pixels, 2 x 2 with pairs of rows) of all channels, for the cost model."""
+    """Count half groups of output pixels, of all channels, for the cost model.
+
+    A half group has 4 pixels; these are 2×2 if the kernel computes pairs of rows.
+    """
     shape = spec.shape
     two = _two_rows(shape)
     rows = -(-shape.out_height // 2) if two else shape.out_height
@@ -351,7 +361,10 @@ def _patches_may_overwrite_input(shape: ConvShape) -> bool:
 
 
 def is_large_window(spec: ConvSpec) -> bool:
-    """Require a window of at most 8 x 8 without dilation, and a horizontal stride of at most 7."""
+    """Require a window of at most 8 x 8 without dilation, and a horizontal stride of at most 7.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = spec.shape
     if (
         max(shape.kernel_height, shape.kernel_width) > 8
@@ -363,12 +376,15 @@ def is_large_window(spec: ConvSpec) -> bool:
 
 
 def count_patches(spec: ConvSpec) -> int:
-    """Count 4×4 patches of all results, for the cost model."""
+    """Count the 4×4 patches of taps that are multiplied for all results, for the cost model."""
     return spec.y.count * -(-spec.shape.kernel_height // 4) * -(-spec.shape.kernel_width // 4)
 
 
 class LargeFrame(StackFrame):
-    """Parameters of windows of up to 2×2 patches, in the order in which assembly reads them."""
+    """Parameters of depthwise windows of up to 2×2 patches, in the order in which assembly code reads them.
+
+    A patch has 4×4 taps.
+    """
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     y_step_bytes: Annotated[int, "bytes of y from group to group of pixels"]
@@ -387,13 +403,13 @@ class LargeFrame(StackFrame):
 
 
 class ColumnsBufferParams(Params):
-    """Kernel parameter with the offset of the columns buffer, which follows the strip buffer in scratch memory."""
+    """Kernel parameter with the offset in bytes of the columns buffer, behind the strip in scratch memory."""
 
     columns_offset_bytes: Annotated[int, "bytes from the start of the strip to the columns"]
 
 
 class LargeOptions(Options):
-    """Template options of depthwise kernels for windows of up to 8×8."""
+    """Template options of depthwise kernels for windows of up to 8×8: number of 4×4 patches, and stride."""
 
     bands: Annotated[int, "patches of 4 x 4 taps below each other"]
     blocks: Annotated[int, "patches of 4 x 4 taps beside each other"]
@@ -425,14 +441,18 @@ def emit_large_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 MAX_ROW_TAPS = 64
-"""Largest number of taps of a row: four vectors of 16."""
+"""Largest number of taps of a one-dimensional window: four vectors of 16."""
 
 MAX_SEGMENT_PIXELS = 64
-"""Largest number of output pixels of a row whose inputs are held in planes at a time."""
+"""Largest number of output pixels of a row whose inputs are held in planes at a time (PlaneSizes)."""
 
 
 def is_row_window(spec: ConvSpec) -> bool:
-    """Require a one-dimensional window of 2 to 64 taps, with a stride or a dilation above 1, but not both."""
+    """Require a one-dimensional window of 2 to 64 taps, with a stride or a dilation above 1, but not both.
+
+    Return whether the window is one-dimensional, with 2 to 64 taps. The stride or the dilation may be above 1, but not
+    both.
+    """
     shape = spec.shape.as_row()
     in_turn = shape.stride_height == 1 or shape.out_height == 1
     if shape.kernel_height > 1 or not in_turn or shape.in_height != shape.out_height or shape.padding_top:
@@ -483,19 +503,19 @@ class PlaneSizes(Params):
 
 
 class RowPhase(Params):
-    """Kernel parameter of a dilated row, which is split into several undilated rows."""
+    """Kernel parameter of a dilated row, which is split into undilated rows: the one of the first output pixel."""
 
     phase: Annotated[int | None, "number of the pixel between two taps with which the first output pixel begins"] = None
 
 
 class LastVector(Params):
-    """Kernel parameter of the last vector of a channel's weights."""
+    """Kernel parameter with the bytes of the last vector of a channel's weights."""
 
     last_vector_bytes: Annotated[int, "bytes of the last vector of a channel"]
 
 
 class RowLoopOptions(Options):
-    """Template options of depthwise kernels for rows of taps."""
+    """Template options of depthwise kernels for one-dimensional windows: vectors of taps, stride and dilation."""
 
     bands: Annotated[int, "vectors of taps"]
     stride_width: Annotated[int, "pixels from window to window"]

@@ -19,7 +19,7 @@ from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal
 
 VECTOR = 16
-"""Bytes of a Helium vector register, and int8 products of an instruction."""
+"""Bytes of a Helium vector register, which is also the number of int8 products that one instruction adds up."""
 
 CHANNELS_PER_BLOCK = 4
 """Output channels that a convolution computes together, for two pixels each (unroll factor)."""
@@ -31,16 +31,22 @@ MAX_INT16_RIGHT_SHIFT = 14
 """Largest right shift, in bits, of 32-bit intermediate results to int16 values."""
 
 MAX_OUT_CHANNELS = 2**14
-"""Largest number of output channels: results are scattered by 16-bit offsets, over up to four pixels."""
+"""Largest number of output channels: results of up to four pixels are stored by 16-bit offsets."""
 
 
 def is_int8_in_32_bits(spec: ConvSpec) -> bool:
-    """Require int8 tensors and accumulators of 32 bits."""
+    """Require int8 tensors and accumulators of 32 bits.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.is_int8 and has_int8_products(spec)
 
 
 def has_int8_products(spec: ConvSpec) -> bool:
-    """Require int8 inputs and weights, accumulators of 32 bits, and requantized or int32 results."""
+    """Require int8 inputs and weights, accumulators of 32 bits, and requantized or int32 results.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     codes = all(t.dtype is DType.INT8 and t.quant is not None for t in (spec.x, spec.w))
     if codes and spec.is_sums:
         return spec.channels <= MAX_OUT_CHANNELS
@@ -51,7 +57,10 @@ def has_int8_products(spec: ConvSpec) -> bool:
 
 
 def has_nine_bit_products(spec: ConvSpec) -> bool:
-    """Require int8 inputs, weights that are int8 plus an offset per channel, and accumulators of 32 bits."""
+    """Require int8 inputs, weights that are int8 plus an offset per channel, and accumulators of 32 bits.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     if not nine_bits(spec) or spec.channels > MAX_OUT_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
@@ -68,7 +77,10 @@ def has_nine_bits(spec: ConvSpec) -> bool:
 
 
 def fits_27_bits(spec: ConvSpec) -> bool:
-    """Require accumulators below 2²⁷ in magnitude."""
+    """Require accumulators below 2²⁷ in magnitude.
+
+    Return whether all accumulators are below 2²⁷ in magnitude, so that 16 times as large ones fit 32 bits.
+    """
     return spec.largest_sum < 2**27
 
 
@@ -122,9 +134,9 @@ class RequantizationTable:
     groups: int = 1
     """Number of groups of channels; each has its own blocks, one group after the other."""
     apart: int | None = None
-    """Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them; else None.
+    """Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them before it multiplies.
 
-    If None, weights of adjacent channels share bytes and are multiplied without being unpacked.
+    None: weights of adjacent channels share bytes, and are multiplied without being unpacked.
     """
     nibbles: bool = False
     """Whether packed 4-bit weights are multiplied as they are, so that sums of even channels are 16 times as large."""
@@ -248,7 +260,7 @@ class NineBits(Params):
 
     @staticmethod
     def of(spec: ConvSpec) -> list[Params]:
-        """Return the parameters for nine-bit weights; none for weights of eight bits."""
+        """Return the parameters for nine-bit weights, as a list of one; an empty list for weights of eight bits."""
         return [NineBits(products_per_sum=spec.depth)] if has_nine_bits(spec) else []
 
 
@@ -278,14 +290,14 @@ class Shifted(Options):
 
 
 class ResultOptions(Options):
-    """Template options of the result type: int8 or int16 values, or int32 accumulators."""
+    """Template options of results: their C type, and whether rounded products are shifted right."""
 
     y_t: Annotated[str, "C type of the output; int32_t: sums are stored as they are"]
     post_shifted: Annotated[bool, "whether rounded products are shifted right after the multiplication"]
 
 
 class LoopFlags(Options):
-    """Template options of the inner loop over vectors of products."""
+    """Template options of the inner loop over vectors of products: unroll factor, several iterations, tail."""
 
     unroll: Annotated[int, "vectors of a loop iteration; 0: there are no whole vectors"]
     has_loop: Annotated[bool, "whether there are several iterations"]
@@ -314,6 +326,9 @@ def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType]
         more: Further constant operands.
         working: Scratch operands.
         results: Possible element types of y.
+
+    Returns:
+        The roles in the order of the C function's arguments.
     """
     return (
         reads("x", "input, channels last", DType.INT8),

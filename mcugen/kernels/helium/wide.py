@@ -19,14 +19,17 @@ from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
 INT16_LANES = 8
-"""int16 elements of a vector: products that an instruction adds up."""
+"""Number of int16 elements of a vector, whose products one instruction adds up."""
 
 PIXELS_PER_WEIGHT = 2
 """Output pixels that each load of weights serves."""
 
 
 def has_int16_results(spec: ConvSpec) -> bool:
-    """Require quantized int16 results."""
+    """Require quantized int16 results.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.y.dtype is DType.INT16 and spec.y.quant is not None
 
 
@@ -48,7 +51,7 @@ class WideCodes(Params):
 
 
 class WideWindow(Params):
-    """Kernel parameters of the window of an output pixel, and of the number of pixels."""
+    """Kernel parameters of the window of an output pixel (products and vectors per sum), and numbers of pixels."""
 
     depth: Annotated[int, "products of a sum"]
     vectors_per_sum: Annotated[int, "vectors of eight products of a sum; the last one may be partial"]
@@ -57,7 +60,7 @@ class WideWindow(Params):
 
 
 class WideOptions(Options):
-    """Template options of how the int16 kernel reads x."""
+    """Template options of the int16 kernel: how x is read, whether y has one pixel, and the unroll factor."""
 
     reads_in_place: Annotated[bool, "whether pixels are read in x, in whole vectors"]
     single_pixel: Annotated[bool, "whether y has a single pixel"]
@@ -92,7 +95,7 @@ def emit_wide(spec: ConvSpec, site: Site) -> Call:
 
 
 class WideTaps(Options):
-    """Template options of the loops over taps."""
+    """Template options of the loops over taps of the int16 depthwise kernel: window size, and partial last block."""
 
     kernel_height: Annotated[int, "rows of the window"]
     kernel_width: Annotated[int, "columns of the window"]
@@ -166,7 +169,7 @@ WIDE = Kernel(
     emit=emit_wide,
     extra=count_wide_instructions,
 )
-"""Kernel of int16 convolutions and dense layers with int8 weights."""
+"""Helium kernel of int16 convolutions and dense layers with int8 weights."""
 
 WIDE_DEPTHWISE = Kernel(
     "depthwise_s16_mve",
@@ -180,4 +183,4 @@ WIDE_DEPTHWISE = Kernel(
     emit=emit_wide_depthwise,
     extra=count_wide_vectors,
 )
-"""Kernel of int16 depthwise convolutions with int8 weights."""
+"""Helium kernel of int16 depthwise convolutions with int8 weights."""

@@ -30,7 +30,7 @@ class RowsOfInt8:
     """The operands of an elementwise function of two int8 tensors, as rows of adjacent elements."""
 
     x0: int
-    """Index (0 or 1) of the node's input that has all rows."""
+    """Index (0 or 1) of the node's input that has all rows; the kernel's operand x0."""
     x1: int
     """Index of the other input, which has as many rows, or a single row that is used for all rows of x0."""
     rows: int
@@ -109,7 +109,7 @@ class BinarySpec:
     product: Requantizer | None = None
     """Requantization of the product of the two inputs, for multiplications; None for other functions."""
     largest_product: int = 0
-    """Upper bound of the magnitude of a product of two elements, before the requantization."""
+    """Upper bound of the magnitude of a product of two elements (less their zero points), before the requantization."""
 
     @cached_property
     def limits(self) -> tuple[int, int]:
@@ -117,7 +117,7 @@ class BinarySpec:
         return clamp_range(self.clamp, self.y.q, self.y.dtype)
 
     def are(self, dtype: DType) -> bool:
-        """Return whether both operands and y are quantized, have type `dtype`, and have one shape."""
+        """Return whether both operands and y are quantized, have element type `dtype`, and have one shape."""
         types = (self.x0, self.x1, self.y)
         return all(is_quantized(t) and t.dtype is dtype and t.shape == self.y.shape for t in types)
 
@@ -153,7 +153,7 @@ class SumParams(Params):
 
 
 class SumOptions(Options):
-    """Template options of a sum."""
+    """Template options of an int8 sum: whether results are clamped, and whether x1 is one row for all rows of x0."""
 
     clamped: Annotated[bool, "whether results are limited further than by int8"]
     repeats: Annotated[bool, "whether x1 is a single row, which is added to each row of x0"]
@@ -187,7 +187,7 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
         limits: Lowest and highest quantized value of y.
 
     Returns:
-        False, without an instruction, if the shapes do not fit the kernel.
+        Whether an instruction was emitted; False if the shapes do not fit the kernel.
     """
     rows = RowsOfInt8.of(node.sig)
     if rows is None or (rows.rows > 1 and builder.any_size):
@@ -221,7 +221,7 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
 
 
 class SaturatingSumParams(Params):
-    """Kernel parameters with the size of a saturating sum, y = saturate(x0 + x1)."""
+    """Kernel parameter with the number of elements of a saturating sum y = saturate(x0 + x1)."""
 
     count: Annotated[int, "elements"]
 
@@ -258,7 +258,7 @@ def emit_saturating_sum(node: Node, builder: Builder, sum_of: WeightedSum) -> bo
         sum_of: The weighted sum to compute.
 
     Returns:
-        False, without an instruction, if `sum_of` has other factors, or no kernel fits.
+        Whether an instruction was emitted; False if `sum_of` is not a plain sum x0 + x1, or no kernel fits.
     """
     kernel, one, y = ADD_S16, 1 << sum_of.shift, node.output.type
     fits = kernel.runs_on(builder.features) and not builder.any_size
@@ -323,7 +323,7 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
         spec: The product.
 
     Returns:
-        False, without an instruction, if no kernel fits.
+        Whether an instruction was emitted; False if no kernel fits.
     """
     rows, kernel = RowsOfInt8.of(node.sig), MUL_S8
     requantize = spec.product.for_high_word() if spec.product else None
@@ -383,13 +383,14 @@ NUM_INT8_VALUES = 256
 """Number of int8 values, and so of entries of a channel's lookup table."""
 
 MIN_TABLE_PIXELS = 128
-"""Smallest number of pixels for which a table is faster: building one takes as long as a hundred elements."""
+"""Smallest number of pixels for which a lookup table per channel is faster: building one takes as long as computing
+about a hundred elements."""
 
 
 def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int) -> bool:
     """Emit PRelu of an int8 tensor by tables: y = saturate((d · (slope if d < 0 else factor) + start) >> bits).
 
-    Here d = x - zero, with the zero point of x.
+    Here d is x less its zero point.
 
     Args:
         node: Node to lower.
@@ -399,7 +400,8 @@ def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int)
         bits: Fraction bits.
 
     Returns:
-        False, without an instruction, if slopes are not per channel, or tables do not pay in time or RAM.
+        Whether an instruction was emitted; False if slopes are not per channel, or tables cost more time or RAM than
+        they save.
     """
     x, slopes, y = node.input(0).type, node.input(1).type, node.output.type
     pixels, channels = y.count // y.shape[-1], y.shape[-1]

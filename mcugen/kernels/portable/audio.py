@@ -25,7 +25,7 @@ class DftParams(Params):
 
 
 class DftOptions(Options):
-    """Template options of a Fourier transform."""
+    """Template options of a Fourier transform: element type, form of input and output, window, and algorithm."""
 
     t: Annotated[str, "C type of the elements"]
     parts: Annotated[int, "numbers of a sample: 1 if real, 2 if complex"]

@@ -64,7 +64,7 @@ def emit_quantization(node: Node, builder: Builder, codes: TensorType) -> bool:
         codes: Type of the quantized tensor: that of y to quantize, that of x to dequantize.
 
     Returns:
-        False, without an instruction, if no kernel fits.
+        Whether an instruction was emitted; False if no kernel fits.
     """
     x, y = node.input(0).type, node.output.type
     is_packed = {x.dtype, y.dtype} == {DType.INT8, DType.FLOAT32} and len(codes.q.scale) == 1

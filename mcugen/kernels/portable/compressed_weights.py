@@ -24,13 +24,13 @@ from mcugen.lir.kernel import CHECKED, UPDATABLE, Call, Kernel, Options, Params,
 from mcugen.lir.program import DECODE_WEIGHTS, Buffer, Space
 
 ESCAPE_PREFIX_ZEROS = 16
-"""Zeros of the escape prefix, after which a number is stored in 8 plain bits."""
+"""Number of zero bits of the prefix that announces an uncoded number in 8 bits."""
 
 REMAINDER_BITS = range(8)
-"""Possible values of the code's parameter: the number of remainder bits."""
+"""Possible numbers of remainder bits, the parameter of the Rice code."""
 
 DECODING_TABLE_SIZE = 256
-"""Entries of the decoding table: codes of at most 8 bits are looked up."""
+"""Number of entries of the decoding table, by which codes of at most 8 bits are decoded at once."""
 
 MIN_SAVED_CODE_BYTES = 128
 """Smallest saving, in bytes of flash, for which a layer's weights are compressed: the call and its parameters need
@@ -41,18 +41,18 @@ READ_AHEAD = 4
 
 
 def zigzag(codes: Array) -> Array:
-    """Map int8 values 0, -1, 1, -2 to 0, 1, 2, 3, and so on."""
+    """Map int8 values 0, -1, 1, -2, … to the numbers 0, 1, 2, 3, …, for a Rice code."""
     wide = codes.astype(np.int64)
     numbers: Array = np.where(wide < 0, -2 * wide - 1, 2 * wide)
     return numbers
 
 
 def code_lengths(numbers: Array, remainder: int) -> Array:
-    """Return the number of bits of each number's code in a Rice code.
+    """Return the length, in bits, of the Rice code of each number.
 
     Args:
-        numbers: Zigzag numbers.
-        remainder: Remainder bits, the code's parameter.
+        numbers: Zigzag numbers (zigzag).
+        remainder: Number of remainder bits, the code's parameter.
     """
     prefixes = numbers >> remainder
     lengths: Array = np.where(prefixes < ESCAPE_PREFIX_ZEROS, prefixes + 1 + remainder, ESCAPE_PREFIX_ZEROS + 8)
@@ -69,10 +69,10 @@ def _best(histogram: tuple[int, ...]) -> tuple[int, int]:
 
 
 def choose_remainder_bits(codes: Array) -> tuple[int, int]:
-    """Choose the remainder bits of the shortest Rice code for int8 values.
+    """Choose the remainder bits for which the Rice code of int8 values is shortest.
 
     Returns:
-        The remainder bits, and the length of all codes in bits.
+        The number of remainder bits, and the total length of the encoded values in bits.
     """
     return _best(tuple(np.bincount(zigzag(codes.reshape(-1)), minlength=256).tolist()))
 
@@ -103,19 +103,25 @@ def encode(codes: Array, remainder: int) -> Array:
 
 
 def has_int8_weights(spec: ConvSpec) -> bool:
-    """Require int8 weights, and quantized activations."""
+    """Require int8 weights, and quantized activations.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     low, high = DType.INT8.limits
     in_range = spec.rows.min(initial=0) >= low and spec.rows.max(initial=0) <= high
     return spec.x.quant is not None and spec.w.dtype.is_integer and bool(in_range)
 
 
 def is_compressible(spec: ConvSpec) -> bool:
-    """Require that a Rice code takes fewer than seven bits per weight."""
+    """Require that a Rice code takes fewer than seven bits per weight.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return choose_remainder_bits(spec.rows)[1] < 7 * spec.rows.size
 
 
 class CodedRow(Params):
-    """Kernel parameters with the sizes of a layer with one row of outputs, and the parameter of the Rice code."""
+    """Kernel parameters of a dense layer of one output row: sizes, and remainder bits of the weights' Rice code."""
 
     depth: Annotated[int, "elements of x"]
     out_channels: Annotated[int, "elements of y"]
@@ -123,7 +129,7 @@ class CodedRow(Params):
 
 
 class RiceOptions(Options):
-    """Template options of the Rice code and of the results."""
+    """Template options of a dense layer with compressed weights: escape prefix of the Rice code, and output type."""
 
     max_prefix: Annotated[int, "zeros of the escape prefix, after which a number has 8 plain bits"]
     y_t: Annotated[str, "C type of the output"]
@@ -172,7 +178,7 @@ COMPRESSED_DENSE: tuple[Kernel, ...] = (
 
 
 class CodedWeights(Params):
-    """Kernel parameters with the sizes of a constant in rows of equal length, and the parameter of its Rice code."""
+    """Kernel parameters of a compressed constant: sizes of its rows of equal length, and remainder bits of its code."""
 
     rows: Annotated[int, "rows of y"]
     words_before: Annotated[int | None, "words of a row before the compressed ones"] = None
@@ -182,7 +188,7 @@ class CodedWeights(Params):
 
 
 class DecodeOptions(Options):
-    """Template options of the decoder."""
+    """Template options of the decoder: escape prefix of the Rice code, and whether it decodes words or int8 values."""
 
     max_prefix: Annotated[int, "zeros of the escape prefix, after which a number has 8 plain bits"]
     words: Annotated[bool, "whether y has words, each of four decoded numbers"]
@@ -220,7 +226,7 @@ DECODE = Kernel(
 
 @dataclass(frozen=True)
 class CompressedConstant:
-    """A constant that is compressed by a Rice code."""
+    """A constant that is compressed by a Rice code, except for some words that stay plain."""
 
     coded: Array
     """The Rice-encoded part of the constant, uint8."""

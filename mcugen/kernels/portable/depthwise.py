@@ -39,8 +39,8 @@ WORD = 4
 """Number of int8 channels in a 32-bit word, which are loaded at once."""
 
 SHORT_SUM = 2**19 - 2**8
-"""Exclusive bound of accumulators that are requantized by 32-bit products: products with 12-bit pieces of the
-multiplier then fit 32 bits, carries included."""
+"""Exclusive bound of the magnitude of accumulators that are requantized by 32-bit products: products with 12-bit pieces
+of the multiplier then fit 32 bits, carries included."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,19 @@ class ConvAxis:
 
     @property
     def extent(self) -> int:
-        """Return the number of positions from the first to the last tap of all windows, padding included."""
+        """Return the number of positions from the first to the last tap of all windows together, with padding."""
         return (self.out - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
 @dataclass(frozen=True)
 class Strips:
-    """A tiling of a depthwise convolution into strips: a few lines (rows or columns) with all their points (pixels)."""
+    """A tiling of a depthwise convolution into strips, each a few lines of the image with all their points.
+
+    Lines are rows and points are the pixels of a row, or lines are columns and points the pixels of a column.
+    """
 
     lines: ConvAxis
-    """Spatial axis along which successive strips follow each other."""
+    """Spatial axis (of rows or columns) along which successive strips follow each other."""
     points: ConvAxis
     """Spatial axis that each strip covers as a whole."""
     columns: bool
@@ -98,7 +101,10 @@ class Strips:
 
     @property
     def strip(self) -> int:
-        """Return the size of the strip buffer in 32-bit words, including those over which it slides with stride 2."""
+        """Return the size of the strip buffer in 32-bit words.
+
+        With stride 2 it includes the words over which the buffer slides.
+        """
         return 10 * self.points.extent if self.stride == 1 else 8 * self.points.extent + self.lines.out
 
     def may_overwrite_input(self) -> bool:
@@ -138,8 +144,8 @@ def axes(shape: ConvShape) -> tuple[ConvAxis, ConvAxis]:
 
 
 MAX_SHARD_SLOWDOWN = 1.25
-"""Largest slowdown of a tiling with shorter strips, for a layer whose channels are divided between two cores: the strip
-buffers of both cores are then small."""
+"""Largest slowdown (ratio of instructions) for which a tiling into shorter strips is chosen, for a layer whose channels
+are divided between two cores: the strip buffers of both cores are then small."""
 
 
 def choose_strips(shape: ConvShape) -> Strips:
@@ -174,7 +180,10 @@ def shard_slowdown(spec: ConvSpec) -> float:
 
 
 def is_3x3(spec: ConvSpec) -> bool:
-    """Require 3 x 3 windows without dilation, and padding below 3."""
+    """Require 3 x 3 windows without dilation, and padding below 3.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = spec.shape
     return (
         shape.kernel_height == shape.kernel_width == 3
@@ -184,18 +193,28 @@ def is_3x3(spec: ConvSpec) -> bool:
 
 
 def stride_one_or_two(spec: ConvSpec) -> bool:
-    """Require the same stride of 1 or 2 along both axes, and more than one output pixel."""
+    """Require the same stride of 1 or 2 along both axes, and more than one output pixel.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = spec.shape
     return shape.stride_height == shape.stride_width < 3 and max(shape.out_height, shape.out_width) > 1
 
 
 def has_four_channels(spec: ConvSpec) -> bool:
-    """Require four channels or more."""
+    """Require four channels or more.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.shape.in_channels >= WORD
 
 
 def fits_scaled_high_word(spec: ConvSpec) -> bool:
-    """Require results in the high word of a 64-bit product, with weights times a power of two that fit 16 bits."""
+    """Require results in the high word of a 64-bit product, with weights times a power of two that fit 16 bits.
+
+    Return whether results are in the high word of a 64-bit product, with weights times a power of two. The scaled
+    weights must fit 16 bits, and the accumulators 32 bits.
+    """
     shift = _scaled(spec)
     if shift is None:
         return False
@@ -204,7 +223,10 @@ def fits_scaled_high_word(spec: ConvSpec) -> bool:
 
 
 def fits_high_word(spec: ConvSpec) -> bool:
-    """Require 32-bit accumulators, and results from the high word of a 64-bit product."""
+    """Require 32-bit accumulators, and results from the high word of a 64-bit product.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     if not _is_short(spec):
         return False
     return (
@@ -249,7 +271,10 @@ def _scaled(spec: ConvSpec) -> int | None:
 
 
 def has_int8_results(spec: ConvSpec) -> bool:
-    """Require int8 results."""
+    """Require int8 results.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.y.dtype is DType.INT8
 
 
@@ -259,7 +284,8 @@ def has_int8_results(spec: ConvSpec) -> bool:
 class StripWalk(Params):
     """Kernel parameters of a tiling into strips.
 
-    Lines are rows of the image and points are the pixels of a row, or the other way round.
+    Lines are rows of the image and points are the pixels of a row, or lines are columns and points the pixels of a
+    column.
     """
 
     batch: Annotated[int, "images"]
@@ -297,7 +323,7 @@ class OutputZeroPoint(Params):
 
 
 class InputOutputZeros(OutputZeroPoint):
-    """Parameters with the zero points of input and output."""
+    """Kernel parameters with the zero points of input and output."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
@@ -310,7 +336,7 @@ class StrideOptions(Options):
 
 
 class GainOption(Options):
-    """Template option of kernels that read weights as int8 or 4-bit values: their left shift (gain) at run time."""
+    """Template option of kernels that read weights as int8 or 4-bit values: the left shift of weights at run time."""
 
     gain: Annotated[int, "left shift of weights, so that the high word of a product is the result"]
 
@@ -323,7 +349,7 @@ class ThreePixelOptions(Options):
 
 
 class TapOptions(Options):
-    """Template options of the strip kernels for windows of any size."""
+    """Template options of strip kernels for windows of any size: C types, requantization, and loops over the window."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -354,7 +380,7 @@ class HighLimit(Params):
 
 
 class LaneOptions(Options):
-    """Template options of kernels that compute adjacent channels together."""
+    """Template options of float kernels that compute 4 or 8 adjacent channels together: window, limits and loops."""
 
     lanes: Annotated[int, "channels that are computed together: 4 or 8"]
     kernel_height: Annotated[int, "rows of the window"]
@@ -451,7 +477,10 @@ def count_strips(spec: ConvSpec) -> int:
 
 
 def stride_variant(spec: ConvSpec) -> str:
-    """Return the variant in the cost table, "stride1" or "stride2": strips of two lines or of one line."""
+    """Return the kernel's variant in the cost table, "stride1" or "stride2".
+
+    Strips have two output lines with stride 1 and one with stride 2.
+    """
     return f"stride{spec.shape.stride_height}"
 
 
@@ -493,7 +522,10 @@ class TapStrips(Strips):
 
     @property
     def afresh(self) -> bool:
-        """Return whether each strip loads all its input lines, since successive strips share no pairs of lines."""
+        """Return whether each strip loads all its input lines, since successive strips share none.
+
+        Lines are loaded in pairs; strips share a pair or nothing.
+        """
         return self.lines.stride > 2 or (self.lines.taps > 1 and self.lines.dilation > 1)
 
     @property
@@ -512,7 +544,10 @@ class TapStrips(Strips):
 
     @property
     def sets(self) -> int:
-        """Return the number of ways in which taps are paired: 2 if windows begin with either line of a pair, else 1."""
+        """Return the number of ways in which taps of two lines are paired.
+
+        It is 2 if windows begin with either line of a pair, else 1.
+        """
         return 2 if self.at_once == 2 and self.lines.stride == 1 else 1
 
     @property
@@ -594,7 +629,11 @@ class TapStrips(Strips):
 
 
 def choose_tap_strips(shape: ConvShape) -> TapStrips | None:
-    """Choose lines to be rows or columns: return the faster tiling that fits (TapStrips.fits), or None."""
+    """Choose lines to be rows or columns: return the faster tiling that fits (TapStrips.fits).
+
+    Returns:
+        The tiling; None if neither tiling fits.
+    """
     height, width = axes(shape)
     tilings = [tiling for tiling in (TapStrips(height, width, False), TapStrips(width, height, True)) if tiling.fits]
     return min(tilings, key=TapStrips.instructions, default=None)
@@ -625,14 +664,21 @@ def count_strip_instructions(spec: ConvSpec) -> int:
 
 
 def is_not_3x3(spec: ConvSpec) -> bool:
-    """Require windows other than those of depthwise_s8_dsp: 3 x 3 with stride 1 or 2."""
+    """Require windows other than those of depthwise_s8_dsp: 3 x 3 with stride 1 or 2.
+
+    Return whether the layer is none that the kernel depthwise_s8_dsp computes: 3×3 windows with stride 1 or 2.
+    """
     return not all(
         holds(spec) for holds in (int8_tensors, is_3x3, stride_one_or_two, has_int8_results, fits_scaled_high_word)
     )
 
 
 def fits_tap_strips(spec: ConvSpec) -> bool:
-    """Require windows so small that a strip has at most 16 pairs of lines, and load offsets fit 12 bits."""
+    """Require windows so small that a strip has at most 16 pairs of lines, and load offsets fit 12 bits.
+
+    Return whether windows are so small that a kernel can use strips (TapStrips.fits). A strip may have 16 pairs of
+    lines at most, and offsets of loads must fit 12 bits.
+    """
     shape = spec.shape.as_few_rows()
     return (fold_row(shape) or choose_tap_strips(shape)) is not None
 
@@ -702,14 +748,21 @@ def _words(packed: Array) -> Array:
 
 
 def has_rows_of_three(spec: ConvSpec) -> bool:
-    """Require 3 x 3 windows, rows of three outputs or more, and results from the high word without a shift."""
+    """Require 3 x 3 windows, rows of three outputs or more, and results from the high word without a shift.
+
+    Return whether windows are 3×3, output rows have three pixels or more, and weights need no scaling. Without a
+    scaling, the high word of a 64-bit product is the result. The horizontal stride must be 1 or 2.
+    """
     shape = spec.shape
     near = shape.dilation_width == 1 and shape.stride_width < 3
     return shape.kernel_height == shape.kernel_width == 3 and near and shape.out_width > 2 and _scaled(spec) == 0
 
 
 def has_ten_bit_weights(spec: ConvSpec) -> bool:
-    """Require weights from −512 to 511 (10 bits)."""
+    """Require weights from −512 to 511 (10 bits).
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return bool(spec.weights.min(initial=0) >= -512 and spec.weights.max(initial=0) < 512)
 
 
@@ -790,7 +843,11 @@ def _lane_shape(spec: ConvSpec) -> ConvShape:
 
 
 def has_short_rows(spec: ConvSpec) -> bool:
-    """Require at most 9 taps in a row and 121 in all, four channels or more, and no lower limit other than 0."""
+    """Require at most 9 taps in a row and 121 in all, four channels or more, and no lower limit other than 0.
+
+    Return whether a window has at most 9 taps in a row and 121 in all, for four channels or more. Results may have no
+    limits, or the lower limit 0.
+    """
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     simple = low == 0 or (math.isinf(low) and math.isinf(high))
     return (
@@ -802,7 +859,7 @@ def has_short_rows(spec: ConvSpec) -> bool:
 
 
 def blocks_of(channels: int, lanes: int) -> list[slice]:
-    """Divide `channels` channels into blocks of `lanes`; the last block may overlap the block before."""
+    """Divide `channels` channels into slices of `lanes` channels; the last one may overlap the one before it."""
     starts = [min(first, channels - lanes) for first in range(0, channels, lanes)]
     return [slice(first, first + lanes) for first in starts]
 

@@ -77,7 +77,10 @@ class PlaneStrips(Strips):
 
     @property
     def pitch(self) -> int:
-        """Return the elements of a line of the strip, including those that only discarded outputs read."""
+        """Return the number of elements of a line of the strip buffer.
+
+        It includes elements that only discarded outputs read.
+        """
         p = self.points
         read = (self.blocks * self.points_per_pass - 1) * p.stride + (p.taps - 1) * p.dilation + 1
         return max(read, p.pad + p.size)
@@ -89,7 +92,10 @@ class PlaneStrips(Strips):
 
     @property
     def held(self) -> int:
-        """Return the number of lines that the strip buffer holds: those of two windows, to move lines rarely."""
+        """Return the number of lines that the strip buffer holds.
+
+        It is the lines of two windows, so that the kernel rarely moves lines within the buffer.
+        """
         return min(2 * self.span, self.lines.extent)
 
     @property
@@ -136,7 +142,7 @@ def choose_plane_strips(shape: ConvShape, has_few_registers: bool) -> PlaneStrip
 
 
 class PlaneWindow(Params):
-    """Kernel parameters of the strip and of the windows on it."""
+    """Kernel parameters of the strip buffer, which holds lines of one channel, and of the windows on it."""
 
     strip_line_stride: Annotated[int, "elements from line to line of the strip"]
     strip_lines: Annotated[int, "lines of the strip"]
@@ -167,7 +173,10 @@ class PlaneOptions(Options):
 
 
 def input_is_read(spec: ConvSpec) -> bool:
-    """Require that not all windows are padding alone."""
+    """Require that not all windows are padding alone.
+
+    Return whether at least one window reads an element of x, not only padding.
+    """
     return all(axis.pad < axis.extent for axis in axes(spec.shape.as_row()))
 
 
@@ -235,10 +244,10 @@ def count_plane_instructions(spec: ConvSpec) -> int:
 
 
 def plane_variant(spec: ConvSpec) -> str:
-    """Return the variant in the cost table, since compilers make different code of each.
+    """Return the kernel's variant in the cost table, since compilers make different code of each.
 
-    Weights are in registers, of several lines ("held") or of one line ("line"), or there is a loop over lines
-    ("looped").
+    It is "held" if all weights of a window of several lines stay in registers, "line" if the window is one line whose
+    weights do, and "looped" if not all weights stay in registers.
     """
     tiling = choose_plane_strips(spec.shape.as_row(), has_few_registers=False)
     if not tiling.holds_all_weights:
@@ -260,7 +269,7 @@ class LineWalk(Params):
 
 
 class LineOptions(Options):
-    """Template options of weights and results."""
+    """Template options of depthwise kernels for rows of three taps: types of weights and results, shifts and clamp."""
 
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
@@ -270,7 +279,11 @@ class LineOptions(Options):
 
 
 def is_row_of_three(spec: ConvSpec) -> bool:
-    """Require a row of three taps with stride 1, int8 results, and rows of at least twice the dilation."""
+    """Require a row of three taps with stride 1, int8 results, and rows of at least twice the dilation.
+
+    Return whether the window is a row of three taps with stride 1, and results are int8. Rows must have at least twice
+    as many pixels as the dilation.
+    """
     shape = spec.shape.as_row()
     is_row = (
         shape.kernel_height == shape.stride_height == shape.stride_width == 1
@@ -319,7 +332,7 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_sequences(spec: ConvSpec) -> int:
-    """Count sequences of pixels `dilation` apart, for the cost model: each sequence has a fixed cost."""
+    """Count sequences of pixels that are `dilation` apart, for the cost model: each sequence has a fixed cost."""
     shape = spec.shape.as_row()
     return shape.batch * shape.in_height * shape.in_channels * shape.dilation_width
 

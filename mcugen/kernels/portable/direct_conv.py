@@ -47,7 +47,7 @@ class RealLimits(Params):
 
 
 class ZeroStep(Params):
-    """Kernel parameter with the stride of the weights' zero points, which are an operand."""
+    """Kernel parameter with the stride of the weights' zero points, an operand: 0 if all output channels share one."""
 
     w_zero_point_stride: Annotated[
         int, "elements from zero point to zero point of a channel; 0 if all channels have the same"
@@ -62,7 +62,7 @@ class FilterPlanes(Params):
 
 
 class FilterStrides(ByAxis):
-    """Kernel parameters with the strides of filters, one for each axis."""
+    """Kernel parameters with the strides of filters in elements, one for each axis."""
 
     w_stride: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
 
@@ -102,7 +102,7 @@ CONV_DIRECT = Kernel(
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The number format of a direct convolution: types of its sums, and how sums become results."""
+    """The number format of a direct convolution: the C type of its sums, and how sums become results."""
 
     acc: str
     """C type of the sums of products."""
@@ -113,12 +113,17 @@ class Arithmetic:
 
     @staticmethod
     def of_reals(dtype: DType, clamp: Range | None) -> Arithmetic:
-        """Return the arithmetic of floats: sums have the type of the elements, and results are clamped to `clamp`."""
+        """Return the arithmetic of floats: sums have the type of the elements.
+
+        Args:
+            dtype: Element type.
+            clamp: Range that results are clamped to; None without a clamp.
+        """
         return Arithmetic(dtype.c, RealLimits.of(clamp, dtype) if clamp else None)
 
     @staticmethod
     def of_codes(spec: WeightedSpec) -> Arithmetic:
-        """Return the arithmetic of quantized values, whose sums are requantized."""
+        """Return the arithmetic of a layer of quantized values, whose sums are requantized."""
         return Arithmetic(spec.acc.c, CodeStore.of(spec), spec.high_word.shift)
 
     @staticmethod
@@ -144,7 +149,7 @@ def direct_call(
         operands: Buffers by role.
         types: Types of x, weights and y, channels first.
         window: Strides, dilations and padding.
-        groups: Groups of channels.
+        groups: Number of groups of channels.
         how: Arithmetic of the sums and results.
     """
     x, w, y = types
@@ -180,7 +185,7 @@ def direct_call(
 
 
 class DenseDirectOptions(Options):
-    """Template options of a fully connected layer."""
+    """Template options of a fully connected layer with computed weights: bias, remaining channels, int8 weights."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
     has_tail_channels: Annotated[bool, "whether the number of channels is not a multiple of four"]
@@ -227,7 +232,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
 
 
 class SpreadPlanes(Params):
-    """Kernel parameters with the sizes of a channel of input, output and filter."""
+    """Kernel parameters of a transposed convolution: elements of a channel of the input, the output and the filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
     y_plane_size: Annotated[int, "elements of a channel of y"]
@@ -235,13 +240,13 @@ class SpreadPlanes(Params):
 
 
 class OutputStrides(ByAxis):
-    """Strides of y, by axis."""
+    """Kernel parameters with the strides of y in elements, one for each axis."""
 
     y_stride: Annotated[Mapping[str, int], "elements of y from one index along the axis to the next"]
 
 
 class SpreadOptions(Options):
-    """Template options of a transposed convolution."""
+    """Template options of a transposed convolution in any number of axes: types, bias, clamp, and Col2Im."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -278,11 +283,11 @@ def spread_call(
     """Return the instruction of a direct transposed convolution, which adds up overlapping products.
 
     Args:
-        operands: Buffers by role; without weights, x holds the products of each tap.
+        operands: Buffers by role; without weights, x holds the products of each tap (Col2Im).
         window: Strides, dilations and padding.
         spaces: Spatial sizes of x, y and the kernel.
         channels: Images and groups of channels.
-        clamp: Limits of results, if any.
+        clamp: Range that float results are clamped to; None without a clamp.
     """
     dtype, (space, out, kernel) = operands["y"].dtype, spaces
     x_t, w_t = (operands.get(role, operands["y"]).dtype.c for role in ("x", "w"))

@@ -41,7 +41,7 @@ NONZERO = Kernel(
 
 
 class CompressParams(Params):
-    """Sizes around one axis, of which the condition may cover only the beginning."""
+    """Kernel parameters of Compress: sizes around the axis, whose condition may cover only the first entries."""
 
     outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
     inner_size: Annotated[int, "elements of an entry of the axis"]
@@ -66,7 +66,7 @@ COMPRESS = Kernel(
 
 
 class UniqueOptions(Options):
-    """Template options of the entries, and of the results that the node has."""
+    """Template options of Unique: type and order of the entries, and which results the node has."""
 
     t: Annotated[str, "C type of the elements"]
     is_real: Annotated[bool, "whether elements may be NaN"]
@@ -94,7 +94,7 @@ UNIQUE = Kernel(
 
 
 class SuppressionParams(Params):
-    """Kernel parameters with the numbers of boxes and classes."""
+    """Kernel parameters of NonMaxSuppression with the numbers of boxes and classes."""
 
     batch: Annotated[int, "images"]
     classes: Annotated[int, "classes, each with a score for every box"]
@@ -102,7 +102,7 @@ class SuppressionParams(Params):
 
 
 class SuppressionOptions(Options):
-    """Template options of the format of boxes."""
+    """Template options of NonMaxSuppression: the format of boxes, and whether there is a score threshold."""
 
     is_centered: Annotated[bool, "whether a box is its centre and extent, not two corners"]
     has_score: Annotated[bool, "whether scores must exceed a threshold"]

@@ -22,11 +22,11 @@ from mcugen.lir.traversal import Traversal, collapse, overlap
 from mcugen.numerics.fixedpoint import is_quantized
 
 TypedExpression = tuple[TensorType, Expression]
-"""The type of an elementwise step's result, and the expression that computes an element."""
+"""The element type of an elementwise step's result, and the expression that computes one element."""
 
 MAX_SHARED_CONSTANTS = 8
-"""Largest number of integer constants in a loop that layers share: more constants do not stay in registers, and would
-be loaded for each element."""
+"""Largest number of integer constants in a loop whose C function several layers share, with the constants as
+parameters. More constants do not stay in registers, and would be loaded for each element."""
 
 SHORT_LOOP_UNROLL = 4
 """Unroll factor, in elements, of an elementwise loop with a short body."""
@@ -113,19 +113,20 @@ class Load:
     value_ctype: str
     """C type of the variable that holds an element."""
     moves: bool
-    """Whether each iteration of the innermost loop reads another element; else all iterations read the same one."""
+    """Whether each iteration of the innermost loop reads another element; if False, all iterations read the same
+    one."""
     axes: tuple[int, ...]
-    """Outer loops whose iterations advance the input."""
+    """Numbers of the outer loops whose iterations advance the input's position."""
     vector: str = ""
     """Declaration of a Helium variable of four elements; empty if the loop is not vectorized."""
     four: str = ""
     """C expression that loads four elements to a Helium vector."""
     few: str = ""
-    """C expression that loads the last elements, up to four, with a Helium predicate."""
+    """C expression that loads the last elements (up to four) of a loop, with a Helium predicate."""
 
 
 class LoopParams(Params):
-    """Kernel parameters of the loops and the formula."""
+    """Kernel parameters of an elementwise loop: sizes and strides of the loops, and constants of the expressions."""
 
     d: Annotated[Mapping[str, int], "trip count of this loop"]
     x: Annotated[Mapping[str, int], "stride of this input in this loop, in elements"]
@@ -133,7 +134,7 @@ class LoopParams(Params):
 
 
 class LoopOptions(Options):
-    """Template options with the C text of a loop."""
+    """Template options with the C text of an elementwise loop: loads, expressions and stores."""
 
     steps: Annotated[str, "names of the operators, for the comment"]
     rank: Annotated[int, "loops"]
@@ -162,7 +163,7 @@ ELEMENTWISE = Kernel(
     params=(LoopParams,),
     options=(LoopOptions,),
 )
-"""Kernel of elementwise operators, alone or several in a row."""
+"""Kernel of elementwise operators: one loop computes a single operator, or several consecutive ones."""
 
 # ------------------------------------------------------------------------------------------------- lowering
 

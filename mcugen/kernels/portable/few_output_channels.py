@@ -34,7 +34,10 @@ from mcugen.numerics.sums import folded_bias
 
 @dataclass(frozen=True)
 class Phase:
-    """One output channel at one position modulo the strides of y: a convolution with a part of the kernel."""
+    """The outputs of one channel at one position modulo the strides of y, as a convolution with a part of the kernel.
+
+    A convolution has one phase per output channel; a transposed convolution has one for each position, too.
+    """
 
     top: int
     """First row of a window, relative to the row of x that corresponds to the step."""
@@ -50,7 +53,7 @@ class Phase:
 class WindowPlan:
     """The order of a layer's windows, and where they are read: in x, or in a ring buffer of padded rows.
 
-    A step covers the outputs of all phases at one position of x.
+    A step covers the outputs of all phases (Phase) at one position of x.
     """
 
     spec: ConvSpec
@@ -58,7 +61,7 @@ class WindowPlan:
     phases: tuple[Phase, ...]
     """Phases, by row and column modulo the strides of y, and by channel."""
     places: tuple[int, int]
-    """Rows and pixels of y that a step covers: the strides of a transposed convolution, else (1, 1)."""
+    """Rows and pixels of y that one step covers: the strides of a transposed convolution, (1, 1) for other layers."""
     step: tuple[int, int]
     """Distances in x between successive steps: rows, and pixels."""
     dilation: int
@@ -68,7 +71,12 @@ class WindowPlan:
 
     @staticmethod
     def of(spec: ConvSpec, is_dsp: bool) -> WindowPlan:
-        """Return the plan of a convolution or transposed convolution; `is_dsp`: for the DSP extension."""
+        """Return the plan of a convolution or transposed convolution.
+
+        Args:
+            spec: The layer.
+            is_dsp: Whether the plan is for the kernel for the DSP extension.
+        """
         shape = spec.shape
         if not isinstance(spec, TransposedSpec):
             shape = dsp_conv.flatten_pixels(shape)
@@ -116,7 +124,7 @@ class WindowPlan:
 
     @property
     def single(self) -> bool:
-        """Return whether a window is one run of adjacent elements."""
+        """Return whether the elements of a window are adjacent in memory."""
         return all(len(phase.weights) == 1 for phase in self.phases)
 
     @property
@@ -126,7 +134,10 @@ class WindowPlan:
 
     @property
     def iteration_size(self) -> int:
-        """Return the elements of an inner loop iteration: two units if every window row has an even number."""
+        """Return the number of elements that an inner loop iteration reads.
+
+        It is two units (`unit`) if every window row has an even number of units, else one.
+        """
         doubled = all(phase.weights[0].size % (2 * self.unit) == 0 for phase in self.phases)
         return self.unit * (2 if doubled and self.is_dsp else 1)
 
@@ -154,7 +165,10 @@ class WindowPlan:
 
     @property
     def traversal(self) -> Traversal:
-        """Return the order of reads and writes: rows are copied before their results, or are read for each output."""
+        """Return the order in which the kernel reads x and writes y.
+
+        Input rows are copied before the results that they contribute to are written, or are read again for each output.
+        """
         if isinstance(self.spec, TransposedSpec):
             return self.spec.traversal(self.spec.windows, not self.is_padded)
         if self.is_padded:
@@ -262,7 +276,7 @@ class SingleRows(Params):
 
 
 class OffsetCodeLimits(CodeLimits):
-    """Parameters of requantization in plain C."""
+    """Kernel parameters of requantization in plain C: limits of results, and zero point plus one half."""
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
@@ -276,7 +290,7 @@ class SingleOptions(Options):
 
 
 class Shift(Options):
-    """Template option of the requantization shift."""
+    """Template option of the requantization: the right shift of products."""
 
     shift: Annotated[int, "right shift of products with the multiplier"]
 
@@ -285,31 +299,47 @@ class Shift(Options):
 
 
 MAX_FEW_CHANNELS = 3
-"""Largest number of output channels: with four, kernels whose loads serve several channels are faster."""
+"""Largest number of output channels that these kernels compute: for four or more, kernels that use each load for
+several channels are faster."""
 
 
 def has_few_channels(spec: ConvSpec) -> bool:
-    """Require one group of channels and at most three output channels."""
+    """Require one group of channels and at most three output channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.shape.groups == 1 and spec.channels <= MAX_FEW_CHANNELS
 
 
 def has_odd_channels(spec: ConvSpec) -> bool:
-    """Require an odd number of output channels."""
+    """Require an odd number of output channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.channels % 2 == 1  # Pairs of channels share loads of inputs in another kernel.
 
 
 def has_whole_words(spec: ConvSpec) -> bool:
-    """Require a multiple of four input channels."""
+    """Require a multiple of four input channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.shape.in_channels % 4 == 0
 
 
 def has_adjacent_taps(spec: ConvSpec) -> bool:
-    """Require window rows of adjacent pixels."""
+    """Require window rows of adjacent pixels.
+
+    Return whether the taps of a window row are adjacent pixels: there is no horizontal dilation.
+    """
     return isinstance(spec, TransposedSpec) or spec.shape.dilation_width == 1 or spec.shape.kernel_width == 1
 
 
 def has_32_bit_sums(spec: ConvSpec) -> bool:
-    """Require accumulators of 32 bits."""
+    """Require accumulators of 32 bits.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.acc is DType.INT32
 
 
@@ -317,9 +347,10 @@ def has_32_bit_sums(spec: ConvSpec) -> bool:
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution or transposed convolution to few channels, with weights phase by phase.
+    """Emit a convolution or transposed convolution to one to three channels, with weights packed phase by phase.
 
-    Weights are int8 in natural order, or, with the DSP extension, widened to 16 bits.
+    Weights are int8 in natural order, or, with the DSP extension, widened to 16 bits. A phase is one channel at one
+    position modulo the strides (Phase).
     """
     form = site.kernel.options[0]
     plan = WindowPlan.of(spec, form is dsp_conv.StreamOptions)
@@ -420,7 +451,7 @@ def _kernels(
 ONE_CHANNEL_CONV = _kernels(
     "conv2d", "a convolution", is_not_depthwise, dsp_conv.has_several_pixels, with_dsp=(has_odd_channels,)
 )
-"""Kernels of convolutions with at most three output channels, in order of preference."""
+"""Kernels of convolutions with one to three output channels, in order of preference."""
 
 ONE_CHANNEL_CONV_TRANSPOSE = _kernels("conv_transpose", "a transposed convolution")
-"""Kernels of transposed convolutions with at most three output channels, in order of preference."""
+"""Kernels of transposed convolutions with one to three output channels, in order of preference."""

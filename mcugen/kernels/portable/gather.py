@@ -11,7 +11,10 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
 
 
 class GatherParams(Params):
-    """Kernel parameters with the number of blocks of x, and of indices for each block."""
+    """Kernel parameters with the number of blocks of x, and of indices for each block.
+
+    A block is the part of x at one index of all axes before the indexed ones.
+    """
 
     outer_size: Annotated[int, "blocks of x"]
     num_indices: Annotated[int, "indices of a block"]
@@ -32,7 +35,7 @@ class GatherRun(Params):
 
 
 class GatherOptions(Options):
-    """Template options of a gather."""
+    """Template options of a gather: element type, indices and contiguous runs."""
 
     t: Annotated[str, "C type of the elements"]
     index_t: Annotated[str, "C type of the indices"]
@@ -53,7 +56,7 @@ GATHER = Kernel(
 
 
 class IndexCount(Params):
-    """Kernel parameter with the number of indices."""
+    """Kernel parameter of GatherElements: the number of indices along the axis."""
 
     num_indices: Annotated[int, "entries of the indices along the axis"]
 
@@ -68,7 +71,7 @@ GATHER_ELEMENTS = Kernel(
 
 
 class ReverseParams(Params):
-    """Sizes and strides of two axes, and the run behind them."""
+    """Kernel parameters of ReverseSequence: sizes and strides of the time and batch axes, and the run behind them."""
 
     axis_size: Annotated[int, "entries along the axis that is reversed"]
     batch: Annotated[int, "sequences"]
@@ -101,7 +104,7 @@ class SlicedAxes(ByAxis):
 
 
 class SliceOptions(Options):
-    """Template option of a slice at run-time positions: the number of axes."""
+    """Template option of a slice at run-time positions: the number of sliced axes."""
 
     rank: Annotated[int, "axes"]
 

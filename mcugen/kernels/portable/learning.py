@@ -11,7 +11,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 class DescentOptions(Options):
-    """Template option of the updated matrix."""
+    """Template options of a gradient descent step: whether weights are int8 or float32."""
 
     codes: Annotated[bool, "whether weights are int8, rounded with a dither"]
 
@@ -31,7 +31,7 @@ DESCEND = Kernel(
     params=(DenseSizes,),
     options=(DescentOptions,),
 )
-"""Kernel of gradient descent steps of float or int8 weights."""
+"""Kernel of gradient descent steps of float or int8 weights, computed in floats."""
 
 
 class CodedStep(Params):
@@ -53,7 +53,7 @@ DESCEND_CODES = Kernel(
     ),
     params=(DenseSizes, CodedStep),
 )
-"""Kernel of gradient descent steps of int8 weights in integers."""
+"""Kernel of gradient descent steps of int8 weights, computed in integers."""
 
 
 class ProductLoops(Options):
@@ -74,4 +74,4 @@ CODED_PRODUCT = Kernel(
     params=(DenseSizes,),
     options=(ProductLoops,),
 )
-"""Kernel of matrix products of floats by int8 weights that are trained."""
+"""Kernel of matrix products of float inputs and int8 weights that are trained on the device."""

@@ -49,7 +49,7 @@ class Matrices(Params):
 
 
 class Factor(Params):
-    """Kernel parameter with the factor that every sum is multiplied by."""
+    """Kernel parameter with the real factor that every sum of products is multiplied by."""
 
     factor: Annotated[Real | None, "factor of each sum, if it is not 1"] = None
 
@@ -66,25 +66,25 @@ class ProductStore(Params):
 
 
 class ScaledOptions(Options):
-    """Template option of matrix products of floats."""
+    """Template option of matrix products of floats: whether sums are multiplied by a factor."""
 
     scaled: Annotated[bool, "whether sums have a factor"]
 
 
 class ElementOptions(Options):
-    """Template option of matrix products whose elements are computed one by one."""
+    """Template option of matrix products whose elements are computed one by one: the C type of the elements."""
 
     y_t: Annotated[str, "C type of the elements"]
 
 
 class BlockOptions(Options):
-    """Template option of matrix products that are computed in blocks of y."""
+    """Template option of matrix products that are computed in blocks of y: whether a has a single row."""
 
     single_row: Annotated[bool, "whether a has one row"]
 
 
 class ProductOptions(Options):
-    """Template options of matrix products of quantized values."""
+    """Template options of matrix products of quantized values: C types, and the requantization of sums."""
 
     a_t: Annotated[str, "C type of a"]
     b_t: Annotated[str, "C type of b"]
@@ -97,7 +97,7 @@ class ProductOptions(Options):
 
 
 class ColumnStrips(Params):
-    """Kernel parameters of strips: packed columns of b to which the rows of a are applied."""
+    """Kernel parameters of strips: columns of b that are packed together, and then multiplied with all rows of a."""
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
@@ -135,11 +135,14 @@ def matmul_call(spec: MatMulSpec, site: Site) -> Call:
 
 
 MAX_STRIP_BYTES = 2304
-"""Largest size, in bytes, of a strip of packed columns, unless a single group of columns needs more."""
+"""Largest size, in bytes, of a strip of packed columns of b, unless a single group of columns needs more."""
 
 
 def fits_upper_word(spec: MatMulSpec) -> bool:
-    """Require int8 operands and result, and results from the high word of a 64-bit product."""
+    """Require int8 operands and result, and results from the high word of a 64-bit product.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return _is_int8(spec) and spec.requantizer.for_high_word().shift == 32
 
 
@@ -198,7 +201,10 @@ class PlainStrips(Params):
 
 
 def fits_vectors(spec: MatMulSpec) -> bool:
-    """Require int8 operands and result, accumulators of 32 bits, and at most 16384 columns."""
+    """Require int8 operands and result, accumulators of 32 bits, and at most 16384 columns.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     if not _is_int8(spec) or spec.columns > MAX_OUT_CHANNELS:
         return False
     left = 31 - spec.requantizer.shift
@@ -255,11 +261,14 @@ def count_vector_steps(spec: MatMulSpec) -> int:
 
 
 COLUMNS_PER_PASS = 6
-"""Columns of b that the Thumb-1 kernel computes together."""
+"""Number of columns of b that the Thumb-1 kernel computes together."""
 
 
 def fits_32_bit_products(spec: MatMulSpec) -> bool:
-    """Require int8 operands and result, and a requantization that products of 32 bits can compute."""
+    """Require int8 operands and result, and a requantization that products of 32 bits can compute.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return _is_int8(spec) and choose_piece_bits(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
 
 
@@ -344,7 +353,10 @@ def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
 
 
 def is_quantized(spec: MatMulSpec) -> bool:
-    """Require that both operands have a quantization scale."""
+    """Require that both operands have a quantization scale.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.a.quant is not None and spec.b.quant is not None
 
 

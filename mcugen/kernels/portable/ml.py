@@ -70,7 +70,7 @@ SVM_DUELS = Kernel(
 
 
 class ClassPairs(Params):
-    """Kernel parameters with the sizes of the scores of pairs of classes."""
+    """Kernel parameters with the numbers of rows, classes and pairs of classes of pairwise scores."""
 
     rows: Annotated[int, "rows of x"]
     classes: Annotated[int, "classes"]
@@ -88,7 +88,7 @@ SVM_WINNER = Kernel(
 
 
 class Iteration(Params):
-    """Kernel parameters that end an iterative solution: number of iterations, and tolerance."""
+    """Kernel parameters that end an iterative solution: largest number of iterations, and tolerance."""
 
     max_iterations: Annotated[int, "largest number of iterations"]
     tolerance: Annotated[float, "distance from the optimum at which the iteration ends"]
@@ -114,7 +114,7 @@ SVM_COUPLING = Kernel(
 
 
 class TranslateParams(Params):
-    """Kernel parameters with the sizes of the table, and the values of elements that are not keys."""
+    """Kernel parameters of LabelEncoder: the size of its table, and the values for elements that are not keys."""
 
     count: Annotated[int, "elements"]
     num_keys: Annotated[int, "keys"]
@@ -123,7 +123,7 @@ class TranslateParams(Params):
 
 
 class TranslateOptions(Options):
-    """Template options of keys and values."""
+    """Template options of LabelEncoder: types of keys and values."""
 
     x_t: Annotated[str, "C type of keys"]
     y_t: Annotated[str, "C type of values"]

@@ -49,7 +49,8 @@ class CopyLoops:
     outer: Sequence[tuple[int, int, int]]
     """(trip count, stride in x, stride in y) of each loop, from the outermost; strides are in elements."""
     run: int | None
-    """Elements that each innermost iteration copies as one contiguous run; None for single elements."""
+    """Number of elements that each innermost iteration copies as one contiguous run; None if it copies single
+    elements."""
 
     @staticmethod
     def of(shape: Shape, source: Sequence[int], target: Sequence[int]) -> CopyLoops:
@@ -71,7 +72,7 @@ class CopyLoops:
         return walk, CopiedRunParams(run=None if self.run is None else self.run * dtype.nbytes)
 
     def options(self, dtype: DType, stepped: bool = False) -> CopyOptions:
-        """Return the template options of the copy kernel; `stepped` is that of CopyOptions."""
+        """Return the template options of the copy kernel for an element type; `stepped` is passed to CopyOptions."""
         return CopyOptions(rank=len(self.outer), contiguous=self.run is not None, x_t=dtype.c, stepped=stepped)
 
     def variant(self, dtype: DType) -> str:
@@ -79,7 +80,12 @@ class CopyLoops:
         return f"{'runs' if self.run is not None else 'b' + str(8 * dtype.nbytes)}_{len(self.outer)}d"
 
     def order(self, source: int, target: int) -> Traversal:
-        """Return the order of reads and writes of a copy from element `source` of x to element `target` of y."""
+        """Return the order of reads and writes of a copy.
+
+        Args:
+            source: Index of the first element of x that is copied.
+            target: Index of the first element of y that is written.
+        """
         reads = source + nested_positions(*(np.arange(size) * stride for size, stride, _ in self.outer))
         starts = target + nested_positions(*(np.arange(size) * stride for size, _, stride in self.outer))
         if self.run is None:
@@ -139,7 +145,7 @@ class WholeFillParams(Params):
 
 
 class FillOptions(Options):
-    """Template option of a fill."""
+    """Template option of a fill: the C type of the elements."""
 
     ctype: Annotated[str, "C type of the elements"]
 
@@ -155,7 +161,7 @@ FILL = Kernel(
 
 
 def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> None:
-    """Emit the call that sets every element of a buffer.
+    """Emit the call that sets every element of a buffer to one value.
 
     Args:
         node: Node to lower.
@@ -189,7 +195,7 @@ MAX_UNROLLED_PLANES = 4
 """Largest number of planes that are interleaved by unrolled code, with one pointer for each plane."""
 
 TRANSPOSE_BLOCK = 4
-"""Rows and columns that are transposed at a time: the bytes of a word."""
+"""Number of rows, and of columns, of a block that is transposed at a time: the bytes of a word."""
 
 MIN_BLOCK_TRANSPOSE_ELEMENTS = 768
 """Smallest matrix, in elements, that is transposed by blocks: blocks save two to four instructions per element, for
@@ -207,13 +213,16 @@ class TransposeSpec:
     perm: Permutation
     """Order of the axes: entry i is the axis of x that becomes axis i of y."""
     whole: int | None = None
-    """Elements from row to row of a single matrix, if the transposition covers only some of its columns; else None."""
+    """Elements from row to row of a single matrix in memory, if the transposition covers only some of its columns; None
+    if it covers all."""
 
     @cached_property
     def matrices(self) -> tuple[int, int, int] | None:
-        """Return the sizes (batch, columns, rows) if x is transposed as matrices [batch, rows, columns].
+        """Return the sizes of the matrices that the transposition transposes.
 
-        The result is None for permutations that do not exchange two merged axes.
+        Returns:
+            (batch, columns, rows) if x can be seen as matrices [batch, rows, columns]; None if the permutation does not
+            exchange two merged axes.
         """
         strides = dense_strides(self.x.shape)
         dims = merge_walks(self.y.shape, [strides[axis] for axis in self.perm], dense_strides(self.y.shape))
@@ -226,12 +235,19 @@ class TransposeSpec:
 
 
 def transposes_matrices(spec: TransposeSpec) -> bool:
-    """Require that two merged axes are exchanged, as in a matrix transposition."""
+    """Require that two merged axes are exchanged, as in a matrix transposition.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.matrices is not None
 
 
 def transposes_few_planes(spec: TransposeSpec) -> bool:
-    """Require whole matrices, and scratch memory of at most a quarter of the tensor to transpose them in place."""
+    """Require whole matrices, and scratch memory of at most a quarter of the tensor to transpose them in place.
+
+    Return whether all of x is transposed as matrices, in place with little scratch memory. The scratch memory may have
+    at most a quarter of the tensor's bytes.
+    """
     planes = Planes.of(spec) if spec.whole is None else None
     return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
 
@@ -260,7 +276,7 @@ class TransposeSizes(Params):
 
 
 class TransposeOptions(Options):
-    """Template options of a transposition."""
+    """Template options of a transposition: the C type of the elements, and whether the loop over rows is unrolled."""
 
     x_t: Annotated[str, "C type of the elements"]
     inner: Annotated[int, "rows of x if the loop over them is unrolled; 0: a loop"]
@@ -355,9 +371,10 @@ class Planes:
 
     @staticmethod
     def of(spec: TransposeSpec) -> Planes | None:
-        """Return how to transpose in place, with runs of whole words if possible.
+        """Return the plan of an in-place transposition, with runs of whole words if possible.
 
-        The result is None if the transposition is not one of matrices (TransposeSpec.matrices).
+        Returns:
+            The plan; None if the transposition is not one of matrices (TransposeSpec.matrices).
         """
         matrices = spec.matrices
         if matrices is None:
@@ -389,7 +406,7 @@ class PlanesParams(Params):
 
 
 class PlanesOptions(TransposeOptions):
-    """Template option of a transposition in place."""
+    """Template options of a transposition in place between planes (channels first) and pixels (channels last)."""
 
     inverse: Annotated[bool, "whether pixels become planes"]
 
@@ -426,7 +443,7 @@ TRANSPOSE = Kernel(
     params=(TransposeSizes,),
     options=(TransposeGatherOptions,),
 )
-"""Kernel of matrix transpositions, in the order of the output."""
+"""Kernel of matrix transpositions that writes the output in memory order."""
 TRANSPOSE_INPLACE = Kernel(
     "transpose_inplace",
     what="a few planes to pixels, or back, in place: runs are permuted, then pixels within each run",

@@ -47,7 +47,7 @@ class NormalizedRows:
     shape: Shape
     """Shape of x and y, perhaps with split axes."""
     axes: tuple[int, ...]
-    """Axes of `shape` that form a row."""
+    """Axes of `shape` whose elements form a row: these share mean and variance."""
     centered: bool
     """Whether the mean is subtracted (layer norm), or not (RMS norm)."""
     strides: Mapping[str, Sequence[int]]
@@ -66,7 +66,10 @@ class NormalizedRows:
 
     @property
     def inplace(self) -> list[tuple[str, str]]:
-        """Return the pair (y, x) if y may begin at the address of x; empty for contiguous rows (see overlaps)."""
+        """Return [("y", "x")] if y may begin at the address of x, else an empty list.
+
+        The list is also empty for contiguous rows, whose overlap `overlaps` describes.
+        """
         return [("y", "x")] if self.x.dtype is self.y.dtype and not self.is_forward else []
 
     def overlaps(self) -> list[Overlap]:
@@ -117,7 +120,7 @@ _Walk = tuple[int, tuple[int, ...]]
 
 
 class Statistics(Params):
-    """Kernel parameters of mean and variance of float rows."""
+    """Kernel parameters of mean and variance of float rows: 1 / elements of a row, and epsilon."""
 
     inverse_row_size: Annotated[Real, "1 / elements of a row"]
     epsilon: Annotated[Real, "added to the variance"]
@@ -167,7 +170,7 @@ def call_normalize(
         builder: Builder that receives the instruction.
         rows: Types, axes and strides of the normalization.
         epsilon: Number that is added to the variance.
-        inputs: Numbers of the node's inputs, by role.
+        inputs: Indices of the node's inputs, by operand role.
     """
     dtype, loops = rows.x.dtype, rows.loops()
     options = NormalizeOptions(

@@ -20,7 +20,7 @@ WEIGHT_BITS = (2, 4, 8)
 
 
 ROWS_PER_WEIGHT = 4
-"""Rows of x that each unpacked weight is multiplied with."""
+"""Number of rows of x that each unpacked weight is multiplied with."""
 
 TILE_ROWS, TILE_CHANNELS = 32, 8
 """Size of a tile of weights that are unpacked to float once: the rows of x that they serve, and the output channels."""
@@ -28,7 +28,7 @@ TILE_ROWS, TILE_CHANNELS = 32, 8
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """Group-quantized weights in flash."""
+    """Group-quantized weights as they are stored in flash: packed values and zero points."""
 
     bits: int
     """Number of bits of a weight: 2, 4 or 8."""
@@ -44,12 +44,12 @@ class PackedWeights:
 
     @property
     def has_zeros(self) -> bool:
-        """Return whether zero points are stored in flash, because they differ."""
+        """Return whether zero points are stored in flash, because they differ between groups."""
         return self.zeros.size > 1
 
     @property
     def zero(self) -> int:
-        """Return the zero point if there is a single one, else 0."""
+        """Return the zero point if all groups share one, else 0."""
         return 0 if self.has_zeros else int(self.zeros[0])
 
     @staticmethod
@@ -95,7 +95,7 @@ def _bytes(codes: Array, bits: int) -> Array:
 
 @dataclass(frozen=True)
 class GroupRequantizer:
-    """Requantization of sums of groups, in 64 bits with one rounding, half up.
+    """Requantization of the sums of groups of weights, in 64 bits with one rounding, half up.
 
     y[n] = (Σ_g sum[n, g] · multiplier[n, g] + bias[n]) >> shift, for output channel n and group g.
     """
@@ -141,27 +141,27 @@ class GroupedRows(Params):
 
 
 class GroupedReals(Params):
-    """Kernel parameters with the limits of float results."""
+    """Kernel parameters with the limits of float results of a layer with group-quantized weights."""
 
     low: Annotated[float, "lowest result"]
     high: Annotated[float, "highest result"]
 
 
 class GroupedCodes(Params):
-    """Kernel parameters with the limits of quantized results."""
+    """Kernel parameters with the limits of quantized results of a layer with group-quantized weights."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
 
 
 class GroupedZero(Params):
-    """Kernel parameter with the zero point of the quantized input."""
+    """Kernel parameter with the zero point of the quantized input of a layer with group-quantized weights."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
 
 
 class PackedOptions(Options):
-    """Template options of how weights are packed, and of the result."""
+    """Template options of layers with group-quantized weights: how weights are packed, and how results are stored."""
 
     x_t: Annotated[str, "C type of the input"]
     y_t: Annotated[str, "C type of the output"]
@@ -210,7 +210,7 @@ DENSE_PACKED = Kernel(
 
 
 class TileOptions(Options):
-    """Template options of how weights are packed, and of the tile."""
+    """Template options of layers that unpack group-quantized weights to tiles of floats: packing, and rows per tile."""
 
     bits: Annotated[int, "bits of a weight"]
     zero: Annotated[int, "zero point of weights, if there is a single one"]
@@ -242,7 +242,15 @@ DENSE_PACKED_TILE = Kernel(
 
 
 def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
-    """Return the numbers of floats of the two scratch buffers: interleaved rows of x, and unpacked tile of weights."""
+    """Return the numbers of floats of the two scratch buffers.
+
+    Args:
+        rows: Rows of x.
+        depth: Elements of a row of x.
+
+    Returns:
+        The sizes of the buffer of interleaved rows of x, and of the buffer of an unpacked tile of weights.
+    """
     held = min(-(-rows // ROWS_PER_WEIGHT) * ROWS_PER_WEIGHT, TILE_ROWS)
     return held * depth, TILE_CHANNELS * (depth + 1)
 

@@ -15,7 +15,7 @@ from mcugen.lir.traversal import Traversal, nested_positions
 
 
 class Count(Params):
-    """Kernel parameter with the number of elements of y."""
+    """Kernel parameter of a fill with the number of elements of y."""
 
     count: Annotated[int, "elements of y"]
 
@@ -38,7 +38,7 @@ class ExtendWalk(ByAxis):
 
 
 class ExtendOptions(Options):
-    """Template options of a padding with the tensor's own elements."""
+    """Template options of a padding with the tensor's own elements: element type and loops."""
 
     t: Annotated[str, "C type of the elements"]
     grows: Annotated[list[bool], "for each loop, whether its axis is padded, by an index table"]
@@ -56,7 +56,7 @@ EXTEND = Kernel(
     params=(ExtendWalk,),
     options=(ExtendOptions,),
 )
-"""Kernel of paddings with the tensor's own elements."""
+"""Kernel of paddings with the tensor's own elements (modes reflect, edge and wrap of ONNX Pad)."""
 
 
 @dataclass
@@ -71,11 +71,21 @@ class Extension:
     """Index table of each loop; None for axes without padding."""
 
     def grow(self, table: Array, stride: int) -> None:
-        """Append a padded axis: `table` has the index in x of each index in y, `stride` is that of x in elements."""
+        """Append a loop over a padded axis.
+
+        Args:
+            table: The index in x of each index in y along the axis.
+            stride: Stride of the axis in x, in elements.
+        """
         self._append(len(table), stride, table)
 
     def keep(self, size: int, stride: int) -> None:
-        """Append an axis without padding; it is merged with the previous axis if that has no padding either."""
+        """Append a loop over an axis without padding, or merge it with the previous one without padding.
+
+        Args:
+            size: Number of elements along the axis.
+            stride: Stride of the axis in x, in elements.
+        """
         if self.tables and self.tables[-1] is None:
             size *= self.counts.pop()
             self.strides.pop()
@@ -94,7 +104,10 @@ class Extension:
 
     @property
     def places(self) -> dict[str, int]:
-        """Return the parameters `places`: for each padded axis, the number of entries of x in its index table."""
+        """Return the kernel parameters places0, places1, …: the number of entries of x along each padded axis.
+
+        They are the numbers of valid entries of the index tables, and are absent for axes without padding.
+        """
         return {f"places{axis}": int(table.max()) + 1 for axis, table in enumerate(self.tables) if table is not None}
 
     def order(self) -> Traversal:

@@ -39,7 +39,7 @@ class WindowGeometry(Params):
 
 
 class DilationParams(Params):
-    """Dilation of a window, and channels of a pixel in memory if the layer covers only some of them."""
+    """Kernel parameters of dilated windows: the dilation, and the channels of a pixel if the layer covers only some."""
 
     dilation_height: Annotated[int | None, "rows from tap to tap"] = None
     dilation_width: Annotated[int | None, "pixels from tap to tap"] = None
@@ -50,20 +50,20 @@ class DilationParams(Params):
 
 @dataclass(frozen=True, eq=False)
 class PoolSpec:
-    """A pooling layer as its kernels see it."""
+    """A pooling layer as its kernels see it: types, window and layout."""
 
     x: TensorType
     """Type of the input, [N, (H,) W, C]."""
     y: TensorType
     """Type of the output, [N, (H,) W, C]."""
     window: Window
-    """Strides, dilations and padding."""
+    """Strides, dilations and padding of the window."""
     kernel: Shape
     """Number of taps of the window along each spatial axis."""
     is_channels_last: bool = True
     """Whether channels are the last axis of x and y."""
     whole: int | None = None
-    """Channels of a pixel of x and y in memory if the layer covers only some of them; else None."""
+    """Channels of a pixel of x and y in memory if the layer covers only some of them; None if it covers all."""
 
     @cached_property
     def geometry(self) -> WindowGeometry:
@@ -108,7 +108,11 @@ class PoolSpec:
         return overlap(self.x, self.y, Traversal.pixels(pixels * g.channels, g.channels, block=4))
 
     def variant(self, inside: bool) -> str:
-        """Return the part of the C function's name that describes the window; `inside`: no window leaves x."""
+        """Return the part of the C function's name that describes the window.
+
+        Args:
+            inside: Whether no window extends beyond x.
+        """
         return "_".join(["dilated"] * self.is_dilated + ["inside"] * inside + ["some"] * (self.whole is not None))
 
 
@@ -129,7 +133,7 @@ def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
 
 
 class MaxOptions(Options):
-    """Template options of a maximum pool."""
+    """Template options of a maximum pool: dilation, whether windows stay inside x, and element type."""
 
     dilated: Annotated[bool, "whether the window is dilated"]
     windows_inside: Annotated[bool, "whether no window leaves x"]
@@ -205,7 +209,7 @@ class CountedPadding(Params):
 
 
 class FloatMean(Params):
-    """Kernel parameter of a mean of floats."""
+    """Kernel parameter of a mean of floats: 1 / number of taps; None if windows have different numbers."""
 
     scale: Annotated[float | None, "1 / number of taps, if all windows have the same number"] = None
 
@@ -230,7 +234,7 @@ class QuantizedMean(Params):
         Args:
             requantize: Requantization of sums to means.
             x: Type of x.
-            fixed: Whether there is a single multiplier.
+            fixed: Whether all means have the same number of elements, so that there is a single multiplier.
         """
         multiplier = int(requantize.multiplier[0]) if fixed else None
         offset = Wide(requantize.offset)
@@ -243,7 +247,7 @@ class QuantizedMean(Params):
 
 
 class AverageOptions(Options):
-    """Template options of an average pool."""
+    """Template options of an average pool: dilation, divisor, and whether windows stay inside x."""
 
     dilated: Annotated[bool, "whether the window is dilated"]
     divisor: Annotated[str, "fixed: always the same; inside: number of taps in x; padded: of taps in x and padding"]
@@ -251,7 +255,7 @@ class AverageOptions(Options):
 
 
 class PoolSumOptions(Options):
-    """Template options of sums of quantized values."""
+    """Template options of sums of quantized values: whether they fit 16 bits, and how far loops are unrolled."""
 
     sums_fit_16_bits: Annotated[bool, "whether sums fit 16 bits"]
     centered_sums_fit_16_bits: Annotated[bool, "whether sums less their zero points fit 16 bits too"]
@@ -302,9 +306,13 @@ class MeanOptions(Options):
 
 
 def may_tie(requantize: Requantizer, largest: int) -> bool:
-    """Return whether the exact mean of some sum of at most `largest` is halfway between two results.
+    """Return whether the exact mean for some sum is halfway between two results, so that rounding half to even matters.
 
     A tie needs enough factors of 2 in the product of the sum and a multiplier.
+
+    Args:
+        requantize: Requantization of sums to means.
+        largest: Largest magnitude of a sum.
     """
     twos = max(int(m & -m).bit_length() - 1 for m in requantize.multiplier)
     return twos + largest.bit_length() - 1 >= requantize.shift - 1
@@ -346,14 +354,16 @@ AVERAGE_POOL = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AverageSpec(PoolSpec):
-    """An average pool as its kernels see it."""
+    """An average pool as its kernels see it: types, window, and how the divisor is found."""
 
     divisor: str
-    """How the divisor of a window's sum is found: fixed, inside or padded (see AverageOptions)."""
+    """How many taps the sum of a window is divided by: "fixed" (the same number in each window), "inside" (the taps in
+    x) or "padded" (the taps in x and in counted padding)."""
     requantize: Requantizer | None
-    """Requantization of sums to means: one multiplier for each number of taps, or one if fixed; None for floats."""
+    """Requantization of sums to means: one multiplier for each possible number of taps, or a single one if the divisor
+    is fixed; None for floats."""
     counted: CountedPadding = field(default_factory=CountedPadding)
-    """Padding whose taps count as elements in the divisor of the average."""
+    """Kernel parameters with the padding whose taps count as elements in the divisor of the average."""
     taps: int = 0
     """Number of taps that count in each window, if the divisor is fixed."""
     counts_padding: bool = False
@@ -365,12 +375,20 @@ class AverageSpec(PoolSpec):
         return self.divisor == "fixed"
 
     def variants(self, inside: bool) -> list[str]:
-        """Return the parts of the C function's name that describe window and divisor; `inside`: no window leaves x."""
+        """Return the parts of the C function's name that describe window and divisor.
+
+        Args:
+            inside: Whether no window extends beyond x.
+        """
         window = self.variant(inside)
         return [window] * bool(window) + [self.divisor] * (not self.is_fixed)
 
     def options(self, inside: bool) -> AverageOptions:
-        """Return the template options; `inside`: no window leaves x."""
+        """Return the template options of the average pool.
+
+        Args:
+            inside: Whether no window extends beyond x.
+        """
         return AverageOptions(dilated=self.is_dilated, divisor=self.divisor, windows_inside=inside)
 
 
@@ -429,7 +447,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
 
 
 class RowSize(Params):
-    """Kernel parameters with the size of the pixels that are added up."""
+    """Kernel parameters with the numbers of pixels that are added up, and of their channels."""
 
     pixels: Annotated[int, "pixels of all rows"]
     channels: Annotated[int, "elements of a pixel"]
@@ -465,7 +483,7 @@ AVERAGE_OF_SUMS = Kernel(
 
 
 def call_row_sums(node: Node, builder: Builder) -> None:
-    """Emit the call that adds the quantized values of one more row to the sums by channel, in place."""
+    """Emit the call that adds the quantized values of one more row to the node's sums by channel, in place."""
     x = node.input(0)
     channels = x.type.shape[-1]
     operands = {"x": builder.buffer(x), "acc": builder.buffer(node.output)}
@@ -494,14 +512,17 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
 
 
 class PoolPlanes(Params):
-    """Kernel parameters with the sizes of tensors with channels first."""
+    """Kernel parameters with the sizes of a pool's input and output, channels first."""
 
     planes: Annotated[int, "images times channels"]
     x_plane_size: Annotated[int, "elements of a plane of x"]
 
 
 class DirectParams(ByAxis):
-    """Kernel parameters that depend on the pool's function and results; members of an axis end with its number."""
+    """Kernel parameters of a pool in any number of axes that depend on its function and results.
+
+    Parameters of an axis end with its number.
+    """
 
     counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)
     counted_end: Annotated[Mapping[str, int], "index after the last element whose tap counts"] = field(
@@ -515,7 +536,7 @@ class DirectParams(ByAxis):
 
 
 class DirectPoolOptions(Options):
-    """Template options of a pool in any number of axes."""
+    """Template options of a pool in any number of axes: number of axes, function, types and results."""
 
     rank: Annotated[int, "number of axes"]
     function: Annotated[str, "max, average or lp"]

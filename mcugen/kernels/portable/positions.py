@@ -11,7 +11,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 class TriluParams(Params):
-    """Kernel parameters with the number and the sizes of matrices."""
+    """Kernel parameters of Trilu with the number and the sizes of matrices."""
 
     matrices: Annotated[int, "matrices"]
     rows: Annotated[int, "rows of a matrix"]
@@ -19,7 +19,7 @@ class TriluParams(Params):
 
 
 class TriluOptions(Options):
-    """Template option: which triangle of a matrix is kept."""
+    """Template option of Trilu: which triangle of a matrix is kept."""
 
     keeps: Annotated[str, "comparison of (column - row) with the diagonal for elements that are kept: >= or <="]
 
@@ -35,7 +35,7 @@ TRILU = Kernel(
 
 
 class OneHotOptions(Options):
-    """Template options of the comparison of an index with a position, for one-hot vectors."""
+    """Template options of OneHot: how an index is compared with a position."""
 
     wide_t: Annotated[str, "C type in which indices are compared"]
     hit: Annotated[str, "C text that compares index v with position d"]
@@ -56,7 +56,7 @@ ONE_HOT = Kernel(
 
 
 class RangeParams(Params):
-    """Kernel parameter with the number of elements."""
+    """Kernel parameter of Range: the number of elements."""
 
     count: Annotated[int, "elements of y"]
 
@@ -79,7 +79,7 @@ RANGE = Kernel(
 
 
 class CumulativeOptions(Options):
-    """Template options of a cumulative operation."""
+    """Template options of a cumulative operation: types, operator, direction, and whether an element counts itself."""
 
     t: Annotated[str, "C type of the elements"]
     acc_t: Annotated[str, "C type of the accumulator"]
@@ -100,13 +100,13 @@ CUMULATIVE = Kernel(
 
 
 class TopParams(Params):
-    """Kernel parameter with the number of results."""
+    """Kernel parameter of TopK: the number of results along the axis."""
 
     k: Annotated[int, "elements that are selected"]
 
 
 class TopOptions(Options):
-    """Template options of the order of elements: the largest or the smallest first."""
+    """Template options of TopK: element type, and whether the largest or the smallest elements come first."""
 
     t: Annotated[str, "C type of the elements"]
     beats: Annotated[str, "how a better element compares with another: > or <"]

@@ -69,7 +69,7 @@ class RecurrentSizes:
         return self.hidden * (self.directions if self.batch_first else 1)
 
     def start(self, direction: int) -> int:
-        """Return the index, in Y and in states, of the first element of a direction."""
+        """Return the index of the first element of a direction, in Y and in the states."""
         return direction * self.hidden * (1 if self.batch_first else self.batch)
 
 
@@ -80,16 +80,16 @@ class Gates:
     count: int
     """Number of gates that the rows of W and R hold."""
     blocks: tuple[int, ...]
-    """Number of gates in each block of R; the kernel multiplies R by h block by block."""
+    """Number of gates in each block of R; the kernel multiplies R by the hidden state h block by block."""
     kept: int
     """Buffers, each of the size of a hidden state, that a step needs at once for gates and other values."""
 
     def packed(self, matrices: Array, blocks: Sequence[int]) -> Array:
-        """Pack matrices [directions, gates · hidden, k] flat, with rows interleaved within each block of gates.
+        """Pack matrices of weights into a flat array, with rows interleaved within each block of gates.
 
         Args:
-            matrices: W or R.
-            blocks: Gates of each block.
+            matrices: W or R, [directions, gates · hidden, k].
+            blocks: Number of gates of each block.
         """
         hidden = matrices.shape[1] // self.count
         cuts = [int(gate) * hidden for gate in np.cumsum(blocks)[:-1]]
@@ -123,7 +123,7 @@ class PeepholeParams(Params):
 
 
 class OutputWalk(Params):
-    """Kernel parameters of one direction's part of y: strides and offset, if the states of all steps are results."""
+    """Kernel parameters of one direction's part of y: strides and offset; absent if only final states are results."""
 
     y_batch_stride: Annotated[int | None, "elements of y from sequence to sequence"] = None
     y_step_stride: Annotated[int | None, "elements of y from step to step"] = None
@@ -131,21 +131,21 @@ class OutputWalk(Params):
 
 
 class HiddenWalk(Params):
-    """Kernel parameters of one direction's hidden states: offset and stride in the buffer of all states."""
+    """Kernel parameters with the offset and stride, in elements, of one direction's hidden states among all states."""
 
     h_offset: Annotated[int, "first element of h_all of this direction"]
     h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 class CellWalk(Params):
-    """Kernel parameters of one direction's cell states: offset and stride in the buffer of all states."""
+    """Kernel parameters with the offset and stride, in elements, of one direction's cell states among all states."""
 
     c_offset: Annotated[int, "first element of c_all of this direction"]
     c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 class FunctionParams(ExpressionParams):
-    """Parameters of the activation functions."""
+    """Kernel parameters of the activation functions of one direction, such as alpha and beta."""
 
     clip: Annotated[Real | None, "inputs of gates are limited to -clip .. clip"] = None
     f: Annotated[Mapping[str, Real], "alpha and beta of f"] = field(default_factory=dict)
@@ -154,7 +154,10 @@ class FunctionParams(ExpressionParams):
 
 
 class RecurrentOptions(Options):
-    """Template options of any recurrent layer. Functions are C statements in which @ stands for the variable."""
+    """Template options of any recurrent layer.
+
+    Activation functions are C statements in which @ stands for the variable.
+    """
 
     packed: Annotated[bool, "whether rows of w and r are interleaved by four"]
     bias: Annotated[str, "none, sum (of the biases of W and R), or pair (one after the other)"]
@@ -168,7 +171,7 @@ class RecurrentOptions(Options):
 
 
 class GruOptions(Options):
-    """Template options of a GRU."""
+    """Template options of a GRU: activation of the hidden gate, and order of reset gate and product with R."""
 
     g: Annotated[str, "function of the hidden gate"]
     one: Annotated[str, "C literal of 1"]
@@ -176,7 +179,7 @@ class GruOptions(Options):
 
 
 class LstmOptions(Options):
-    """Template options of an LSTM."""
+    """Template options of an LSTM: activations, coupled gates, initial cell state and peepholes."""
 
     g: Annotated[str, "function of the cell gate"]
     k: Annotated[str, "function of a cell"]
@@ -249,7 +252,7 @@ class DirectionActivations:
     """Activation functions of one direction of a recurrent layer."""
 
     texts: Mapping[str, str]
-    """C statements by role (f, g, k), in which @ stands for the variable."""
+    """C statements by role of the activation function in the kernel (f, g, k), in which @ stands for the variable."""
     headers: list[str]
     """C headers that the statements need."""
     params: FunctionParams
@@ -267,7 +270,7 @@ class RecurrentLayer:
     gates: Gates
     """How the rows of the weights are grouped by gate."""
     backwards: tuple[bool, ...]
-    """Whether each direction reads sequences from their end."""
+    """For each direction, whether it reads sequences from their end."""
     states: tuple[str, ...]
     """States of the layer: "h", and "c" for an LSTM."""
     x: TensorType
@@ -279,9 +282,9 @@ class RecurrentLayer:
     results: Mapping[str, Buffer]
     """Buffers of the results that are present: "y", and final states by name."""
     packed: bool
-    """Whether rows of W and R are interleaved by four."""
+    """Whether rows of W and R are interleaved by four, for kernels that compute four sums at a time."""
     bias: str
-    """Layout of the biases, as in RecurrentOptions."""
+    """Layout of the biases, with the values of RecurrentOptions.bias."""
 
     def options(self, functions: DirectionActivations) -> RecurrentOptions:
         """Return the template options that every recurrent kernel has, for one direction."""
@@ -303,7 +306,7 @@ class RecurrentLayer:
         Args:
             node: Node to lower.
             builder: Builder that receives the instruction.
-            d: Number of the direction.
+            d: Index of the direction: 0 or 1.
             functions: Parameters of the activation functions.
             options: All template options of the kernel.
         """

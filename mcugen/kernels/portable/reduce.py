@@ -23,6 +23,13 @@ def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[LoopList, LoopList]:
     """Return the loops over kept and over reduced dimensions of a dense tensor.
 
     Adjacent dimensions of the same kind are merged; dimensions of size 1 are dropped.
+
+    Args:
+        shape: Shape of the tensor.
+        axes: The reduced axes.
+
+    Returns:
+        The loops over kept dimensions, and the loops over reduced ones, each from the outermost.
     """
     merged: list[tuple[int, int, bool]] = []
     for axis, size in enumerate(shape):
@@ -49,7 +56,7 @@ def nests_of(kept: LoopList, reduced: LoopList) -> Nests:
 
 
 class FinishParams(Params):
-    """Kernel parameters that turn an accumulator into an element of y: mean, or requantization."""
+    """Kernel parameters that turn an accumulator into an element of y, by a mean or a requantization."""
 
     scale: Annotated[Real | None, "1 / elements of a mean of floats"] = None
     mean_size: Annotated[int | None, "elements of a mean of integers"] = None
@@ -61,7 +68,7 @@ class FinishParams(Params):
 
 
 class ReduceOptions(Options):
-    """Template options of a reduction."""
+    """Template options of a reduction: numbers of loops, C types, and the C text that combines elements."""
 
     what: Annotated[str, "name of the reduction"]
     kept: Annotated[int, "loops over kept axes"]
@@ -91,7 +98,7 @@ REDUCE = Kernel(
 
 
 class ArgOptions(Options):
-    """Template options of a search for an extreme."""
+    """Template options of ArgMax and ArgMin: the element type, and the comparison by which an element is better."""
 
     what: Annotated[str, "name of the function"]
     x_t: Annotated[str, "C type of x"]
@@ -109,6 +116,9 @@ ARG = Kernel(
 
 
 def arg_order(walk: AxisWalk) -> Traversal:
-    """Return the order of reads and writes of `arg`: all elements of a row are read before its index is written."""
+    """Return the order of reads and writes of ArgMax and ArgMin.
+
+    All elements of a row are read before the row's index is written.
+    """
     rows = np.arange(walk.outer_size) * walk.axis_size * walk.inner_size
     return Traversal.runs(nested_positions(rows, np.arange(walk.inner_size)), 1)

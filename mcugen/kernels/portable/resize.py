@@ -77,7 +77,7 @@ class LinearWalk(Params):
 
 
 class LinearOptions(Options):
-    """Template option of linear interpolation."""
+    """Template option of linear interpolation: whether two axes are interpolated, not one."""
 
     pair: Annotated[bool, "whether there are two axes"]
 
@@ -95,7 +95,7 @@ class Rescaling(Params):
 
 
 class CodesOptions(LinearOptions):
-    """Template options of linear interpolation of quantized values."""
+    """Template options of linear interpolation of quantized values: output type, limits, precision of weights."""
 
     y_t: Annotated[str, "C type of y"]
     low: Annotated[int, "lowest quantized value of y"]
@@ -161,7 +161,7 @@ class LinearLaneOptions(LinearOptions):
 
 
 MAX_LANE_FRACTION_BITS = 8
-"""Largest number of fraction bits of products of weights, so that sums of int8 values fit 16 bits."""
+"""Largest number of fraction bits of products of two weights, so that weighted sums of int8 values fit 16 bits."""
 
 RESIZE_LINEAR_LANES = Kernel(
     "resize_linear_s8_lanes",
@@ -178,7 +178,7 @@ net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
   y = QuantizeLinear(large, s, z)
 }""",
 )
-"""Kernel of exact linear interpolation of int8 images whose weights have few bits."""
+"""Kernel of exact linear interpolation of int8 images whose interpolation weights have few fraction bits."""
 
 # -------------------------------------------------------------------------------------------------- weights
 
@@ -209,4 +209,4 @@ RESAMPLE = Kernel(
     params=(AxisWalk, ResampleParams),
     options=(ResampleOptions,),
 )
-"""Kernel of float resampling along one axis with any interpolation."""
+"""Kernel of float resampling along one axis, with any interpolation (a table of weights for each output)."""

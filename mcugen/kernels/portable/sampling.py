@@ -13,7 +13,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 class FloatTypeOptions(Options):
-    """Template options in which kernels of float and double differ."""
+    """Template options in which kernels of float and double differ: the C type, and the suffix of functions."""
 
     t: Annotated[str, "C type of the elements"]
     f: Annotated[str, "suffix of functions and literals: f, or empty for double"]
@@ -36,7 +36,7 @@ class PlaneAxes(ByAxis):
 
 
 class GridOptions(FloatTypeOptions):
-    """Template options of interpolation and padding."""
+    """Template options of GridSample: interpolation, padding, and meaning of the positions."""
 
     rank: Annotated[int, "axes of a plane"]
     mode: Annotated[str, "nearest, linear or cubic"]
@@ -60,7 +60,7 @@ GRID_SAMPLE = Kernel(
 
 
 class DeformParams(Params):
-    """Kernel parameters with the sizes of a convolution whose taps are moved."""
+    """Kernel parameters with the sizes of a convolution whose taps are moved by computed offsets."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels, each with its own filters"]
@@ -73,7 +73,7 @@ class DeformParams(Params):
 
 
 class DeformWindow(ByAxis):
-    """Kernel parameters with the sizes of the window by axis."""
+    """Kernel parameters of DeformConv with the sizes of the window and the images, by axis."""
 
     in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
     out_size: Annotated[Mapping[str, int], "elements of y along the axis"]
@@ -84,7 +84,7 @@ class DeformWindow(ByAxis):
 
 
 class DeformOptions(FloatTypeOptions):
-    """Template options of the operands that are present."""
+    """Template options of DeformConv: whether there is a bias, and a mask of factors of the taps."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
     mask: Annotated[bool, "whether taps have factors"]
@@ -109,7 +109,7 @@ DEFORM_CONV = Kernel(
 
 
 class RegionParams(Params):
-    """Kernel parameters with the sizes of images, and of regions in bins."""
+    """Kernel parameters with the sizes of images, and of regions of interest in bins."""
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
@@ -121,20 +121,20 @@ class RegionParams(Params):
 
 
 class RegionScale(Params):
-    """Kernel parameter with the scale from a region's coordinates to elements."""
+    """Kernel parameter with the factor from a region's coordinates to elements of a plane of x."""
 
     scale: Annotated[Real, "elements of a plane per unit of a region's coordinates"]
 
 
 class BinSamples(Params):
-    """Kernel parameters with the numbers of samples of a bin."""
+    """Kernel parameters of RoiAlign with the numbers of sample points of a bin."""
 
     samples: Annotated[int, "samples of a bin along an axis; 0: as many as the bin has elements"]
     max_samples: Annotated[int, "largest number of samples along an axis"]
 
 
 class AlignOptions(FloatTypeOptions):
-    """Template options of how a region is sampled, and what is computed from its samples."""
+    """Template options of RoiAlign: how coordinates are read, and whether a bin is an average or a maximum."""
 
     half_pixel: Annotated[bool, "whether coordinates refer to edges of elements, whose centres are half a unit further"]
     max: Annotated[bool, "whether the result is the largest sample, instead of the average"]

@@ -42,7 +42,7 @@ class ScatteredAxes(ByAxis):
 
 
 class ScatterElementsOptions(Reduced):
-    """Template options of a scatter of single elements."""
+    """Template options of ScatterElements: number of loops over indices, and how updates are combined."""
 
     rank: Annotated[int, "loops"]
 
@@ -66,14 +66,14 @@ class ScatterParams(Params):
 
 
 class PlacedAxes(ByAxis):
-    """Kernel parameters of the axes along which an index selects, one set for each axis."""
+    """Kernel parameters of the axes along which an index of ScatterND selects, one set for each axis."""
 
     depth: Annotated[Mapping[str, int], "entries of this axis"]
     stride: Annotated[Mapping[str, int], "elements from entry to entry"]
 
 
 class ScatterOptions(Reduced):
-    """Template option of updates of contiguous runs."""
+    """Template option of ScatterND, whose updates are contiguous runs."""
 
     depths: Annotated[int, "numbers of an index: axes that it selects along"]
 
@@ -100,7 +100,7 @@ class TensorScatterParams(Params):
 
 
 class TensorScatterOptions(Options):
-    """Template option of the kernel of TensorScatter."""
+    """Template option of TensorScatter: whether updates continue at the beginning of the axis after its end."""
 
     circular: Annotated[bool, "whether updates continue at the beginning of the axis after its end"]
 

@@ -29,7 +29,7 @@ class SoftmaxSpec:
     y: TensorType
     """Type of the output."""
     axis: int
-    """Axis along which results add up to 1."""
+    """Axis along which the softmax is computed: its probabilities along this axis add up to 1."""
     log: bool
     """Whether the layer is a log-softmax."""
     mask: TensorType | None
@@ -37,12 +37,12 @@ class SoftmaxSpec:
 
     @property
     def walk(self) -> AxisWalk:
-        """Return the walk along the axis, as kernel parameters."""
+        """Return the kernel parameters of the loops along the softmax's axis."""
         return AxisWalk.of(self.x.shape, self.axis)
 
     @cached_property
     def fixed(self) -> FixedSoftmax | FixedLogSoftmax | None:
-        """Return the formula in integers; None for floats, or if integers are too coarse."""
+        """Return the formula in integers; None for floats, or if integers are not precise enough."""
         sig = Signature((self.x,), (self.y,))
         return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
@@ -103,20 +103,20 @@ class MaskOptions(Options):
 
 
 class FloatSoftmaxOptions(MaskOptions):
-    """Template options of a softmax of floats."""
+    """Template options of a softmax of floats: whether a mask hides elements, and whether rows are contiguous."""
 
     vectors: Annotated[bool, "whether the elements of a row are adjacent, so that Helium computes four at a time"]
 
 
 class QuotientOptions(Options):
-    """Template options of the division of exponentials by their sum, which gives quantized values."""
+    """Template options of the division of exponentials by their sum, whose quotients are quantized values."""
 
     shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
     has_long_rows: Annotated[bool, "whether rows are so long that rows without a clamped element have a separate loop"]
 
 
 class QuantizedSoftmaxOptions(QuotientOptions):
-    """Template options of the quantized output."""
+    """Template options of a softmax of quantized values: output type, limits, and contiguous rows."""
 
     y_t: Annotated[str, "C type of y"]
     bits_y: Annotated[int, "bits of y"]

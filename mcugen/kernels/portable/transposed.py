@@ -37,7 +37,10 @@ _CODES = (DType.INT8, DType.INT16)
 
 
 class SpreadGeometry(Params):
-    """Geometry of a transposed convolution, channels last; with one spatial axis there is one row."""
+    """Kernel parameters with the geometry of a transposed convolution, channels last.
+
+    With one spatial axis there is one row.
+    """
 
     in_height: Annotated[int, "rows of x"]
     in_width: Annotated[int, "pixels of a row of x"]
@@ -59,7 +62,7 @@ class SpreadGeometry(Params):
 
 
 class SpreadTypes(Options):
-    """Template options: element types and requantization."""
+    """Template options of a transposed convolution in plain C: element types and requantization."""
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -158,7 +161,7 @@ class PhaseSpec(ConvSpec):
     """
 
     codes: Requantizer
-    """Requantization of the layer, with a multiplier for each output channel of the phase."""
+    """Requantization of the whole layer, with a multiplier for each output channel of the phase."""
     first: int
     """First row of a window, relative to the row of x that is y's row divided by the vertical stride."""
 
@@ -187,7 +190,11 @@ class TransposedSpec(ConvSpec):
 
     @cached_property
     def columns(self) -> tuple[int, int]:
-        """Return (first column of x that a window reads, relative to the window's number; columns read)."""
+        """Return the columns of x that a window reads.
+
+        Returns:
+            The first column relative to the window's number, and the number of columns.
+        """
         offsets = [
             at for place in range(self.shape.stride_width) for _, at in contributing_taps(self.shape, "width", place)
         ]
@@ -247,7 +254,7 @@ class TransposedSpec(ConvSpec):
 
     @property
     def reads_pixels(self) -> bool:
-        """Return whether each window is a single pixel of x, at the position of the window, inside x."""
+        """Return whether each window is a single pixel of x, at the window's own position."""
         single = all(p.first == 0 and p.weights.shape[1] == 1 for p in self.phases) and self.columns == (0, 1)
         shape = self.shape
         inside = self.windows <= shape.in_width and shape.out_height <= shape.in_height * shape.stride_height
@@ -298,7 +305,7 @@ def contributing_taps(shape: ConvShape, axis: str, place: int) -> list[tuple[int
 
 
 class PhaseRows(Params):
-    """Kernel parameters of a phase: the sizes of x and y, and the numbers of phases and windows."""
+    """Kernel parameters of the phases (PhaseSpec): sizes of x and y, and numbers of phases and windows."""
 
     images: Annotated[int, "images of x and y"]
     x_height: Annotated[int, "rows of an image of x"]
@@ -311,7 +318,7 @@ class PhaseRows(Params):
 
 
 class PhasePatches(Params):
-    """Kernel parameters of a phase's im2col step, which gathers windows of x."""
+    """Kernel parameters of the im2col step of a phase (PhaseSpec), which gathers windows of x."""
 
     first_pixel: Annotated[int, "pixel of x at which the first window begins"]
     window_pixels: Annotated[int, "pixels of a row of a window"]
@@ -319,7 +326,7 @@ class PhasePatches(Params):
 
 
 class PhaseOptions(Options):
-    """Template options of how windows are read and rows written."""
+    """Template options of a phase (PhaseSpec): how windows are read and rows written."""
 
     reads_in_place: Annotated[bool, "whether windows are pixels of x, which are read in place"]
     has_partial_rows: Annotated[
@@ -328,7 +335,8 @@ class PhaseOptions(Options):
 
 
 MAX_GATHERED_BYTES = 1024
-"""Largest size, in bytes, of the windows that are gathered at a time, unless the kernel needs more."""
+"""Largest size, in bytes, of the windows that are gathered at a time, unless the kernel's smallest number of windows
+needs more."""
 
 
 @dataclass(frozen=True)
@@ -423,17 +431,24 @@ class _Rows:
 
 
 MAX_MERGED_GROUPS = 4
-"""Largest number of groups of channels for which a dense layer with zero weights is faster than a loop over groups,
-with Helium and the DSP extension."""
+"""Largest number of groups of channels that are merged into one with zero weights between them: this is faster than a
+loop over groups, with Helium and the DSP extension."""
 
 
 def has_few_groups(spec: TransposedSpec) -> bool:
-    """Require at most four groups of channels."""
+    """Require at most four groups of channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.shape.groups <= MAX_MERGED_GROUPS
 
 
 def fits_packed_pairs(spec: TransposedSpec) -> bool:
-    """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits, in all phases."""
+    """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits, in all phases.
+
+    Return whether, in all phases, the int8 weights of two channels can share 16 bits. Sums of odd channels must fit 24
+    bits.
+    """
     return all(dsp_conv.fits_packed_pairs(phase) for phase in spec.phases)
 
 
@@ -557,7 +572,7 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
 
 
 def count_thumb1_steps(spec: TransposedSpec) -> int:
-    """Count products per channel in blocks of one window by six channels, the unit of the cost model."""
+    """Count products per channel for one window by six channels at a time, the unit of the cost model."""
     return _blocks_of(spec, 1, 6) * sum(phase.depth for phase in spec.phases)
 
 

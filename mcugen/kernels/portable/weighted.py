@@ -40,22 +40,34 @@ from mcugen.lir.program import Buffer, Overlap
 
 
 def is_depthwise(spec: ConvSpec) -> bool:
-    """Require a depthwise convolution: each channel has its own filter."""
+    """Require a depthwise convolution: each channel has its own filter.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.shape.is_depthwise
 
 
 def depthwise(spec: ConvSpec) -> bool:
-    """Require a depthwise convolution of all channels of a pixel in memory."""
+    """Require a depthwise convolution of all channels of a pixel in memory.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.shape.is_depthwise and spec.shape.pixel_channels is None
 
 
 def is_not_depthwise(spec: ConvSpec) -> bool:
-    """Require a convolution that is not depthwise."""
+    """Require a convolution that is not depthwise.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return not spec.shape.is_depthwise
 
 
 def is_single_pixel(spec: ConvSpec) -> bool:
-    """Require one output pixel that reads one input pixel."""
+    """Require one output pixel that reads one input pixel.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
 
@@ -99,7 +111,11 @@ class Lines(Params):
 
     @staticmethod
     def of(shape: ConvShape) -> Lines | None:
-        """Return the parameters; None if windows leave x, or the elements of a window row are not adjacent."""
+        """Return the parameters of a convolution whose windows are read row by row in x.
+
+        Returns:
+            The parameters; None if windows extend beyond x, or the elements of a window row are not adjacent.
+        """
         if not shape.is_inside or shape.groups > 1 or shape.dilation_width > 1 or shape.reads_pixels:
             return None
         line = shape.kernel_width * shape.in_channels
@@ -109,7 +125,7 @@ class Lines(Params):
 
 
 class WindowRows(RestOptions):
-    """Template options of how windows of a convolution are read."""
+    """Template options of convolutions in C: whether windows are read in x row by row, and whether channels remain."""
 
     lines: Annotated[bool, "whether windows are read in x, row by row"]
 
@@ -277,7 +293,12 @@ def reads_in_place(shape: ConvShape) -> bool:
 
 
 def ring_of(shape: ConvShape, direct: bool) -> Ring:
-    """Return the parameters of the ring buffer, or of x if x is read in place (`direct`)."""
+    """Return the parameters of the ring buffer of padded input rows.
+
+    Args:
+        shape: Geometry of the convolution.
+        direct: Whether x is read in place, without a ring buffer; the parameters then describe x.
+    """
     return Ring(
         row_pixels=shape.in_width if direct else _padded_width(shape),
         reads_in_place=int(direct),
@@ -286,7 +307,12 @@ def ring_of(shape: ConvShape, direct: bool) -> Ring:
 
 
 def ring_size(shape: ConvShape, direct: bool) -> int:
-    """Return the number of elements of the ring buffer of padded rows; 0 if x is read in place (`direct`)."""
+    """Return the number of elements of the ring buffer of padded rows.
+
+    Args:
+        shape: Geometry of the convolution.
+        direct: Whether x is read in place, without a ring buffer; the result is then 0.
+    """
     return (
         0
         if direct
@@ -446,4 +472,5 @@ PORTABLE_CONV: tuple[Kernel, ...] = (
     ),
     *map(_conv, ("f32", "s16", "s8", "s4", "s2", "f16")),
 )
-"""Kernels of convolutions in C, in order of preference: dense kernels for single pixels, then those of any window."""
+"""Kernels of convolutions in C, in order of preference: fully connected kernels for a single output pixel, then kernels
+for any window."""

@@ -76,27 +76,37 @@ MAX_CHUNK_PAIRS = 11
 one byte holds the jump distance into the unrolled code."""
 
 UNROLLED_PAIR_HALFWORDS = {"thumb1": 19, "thumb2": 21}
-"""Code size of one unrolled pair, in halfwords, by instruction set."""
+"""Code size of one unrolled pair of 4-bit weights, in halfwords, by instruction set."""
 
 EXIT_PAIRS_HALFWORDS = MAX_CHUNK_PAIRS * UNROLLED_PAIR_HALFWORDS["thumb1"] + 20
-"""Distance from the first unrolled pair of 4-bit weights to the code behind the loop, in halfwords, on Thumb-1."""
+"""Distance from the first unrolled pair of 4-bit weights to the code behind the loop, in halfwords of code, on
+Thumb-1."""
 
 MAX_CHUNK_WEIGHT_SUM = 255
-"""Largest sum of weight magnitudes in a chunk: sums of their products with int8 inputs then fit 16 bits."""
+"""Largest sum of the magnitudes of the weights in a chunk: sums of their products with int8 inputs then fit 16 bits."""
 
 
 def has_int8_tensors(spec: ConvSpec) -> bool:
-    """Require int8 input, weights and output."""
+    """Require int8 input, weights and output.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return all(t.dtype is DType.INT8 for t in (spec.x, spec.w, spec.y)) and spec.y.quant is not None
 
 
 def fits_upper_word(spec: ConvSpec) -> bool:
-    """Require 32-bit accumulators that are requantized by the upper word of a 64-bit product."""
+    """Require 32-bit accumulators that are requantized by the upper word of a 64-bit product.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.acc is DType.INT32 and spec.high_word.shift == 32
 
 
 def is_unstrided_pointwise(spec: ConvSpec) -> bool:
-    """Require a pointwise convolution with stride 1 and one group of channels."""
+    """Require a pointwise convolution with stride 1 and one group of channels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
@@ -216,19 +226,19 @@ class PixelPairs(Params):
 
 
 class OutputCodes(CodeLimits):
-    """Parameters with the limits and the zero point of the quantized output."""
+    """Kernel parameters with the limits and the zero point of the quantized output."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
 
 
 class ThumbOffset(Params):
-    """Kernel parameter of requantization by products of 32 bits on Thumb-1."""
+    """Kernel parameter of the requantization by 32-bit products on Thumb-1: zero point and rounding term."""
 
     requantize_offset: Annotated[Trained, "zero point of y less the lowest value, plus one half, before the last shift"]
 
 
 class ThumbOptions(Options):
-    """Template options of requantization on Thumb-1."""
+    """Template options of the requantization on Thumb-1: pieces of the multiplier, and limits of results."""
 
     piece_bits: Annotated[int, "bits of each of the three pieces into which a multiplier is split"]
     low: Annotated[int, "lowest quantized value of y"]
@@ -258,7 +268,7 @@ def thumb1_loop(pixels: int) -> ThumbLoop:
 
 
 class ChunkLoop(Options):
-    """Template options of the loop over a chunk of weights."""
+    """Template options of the loop over a chunk of weights (split_into_chunks): its unroll factor, and the clamp."""
 
     max_chunk: Annotated[int, "inputs for which the loop is unrolled"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -272,7 +282,7 @@ class ChunkCode(Options):
 
 
 class DenseLoop(Options):
-    """Template options of the loop over the inputs of a dense layer on Thumb-2."""
+    """Template options of the loop over the inputs of a dense layer on Thumb-2: its unroll factor, and the clamp."""
 
     unroll: Annotated[int, "unroll factor, in units of four inputs"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -319,7 +329,14 @@ def _conv_call(
 
 
 def split_into_chunks(row: Array) -> list[Array]:
-    """Split the weights of an output channel into the longest chunks whose sums of products with int8 fit 16 bits."""
+    """Split the weights of an output channel into the longest chunks whose sums of products fit 16 bits.
+
+    Args:
+        row: Weights of the channel, in order.
+
+    Returns:
+        The chunks, in order. The products are those with any int8 inputs.
+    """
     ends = _ends_of_chunks(row.astype(np.int16).tobytes())
     return [row[start:end] for start, end in pairwise((0, *ends, len(row)))]
 
@@ -368,7 +385,10 @@ def _is_packed(site: Site) -> bool:
 
 
 def has_few_chunks(spec: ConvSpec) -> bool:
-    """Require at most 255 chunks of weights per output channel."""
+    """Require at most 255 chunks of weights per output channel.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     rows = spec.int8_rows
     max_row_sum = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # Two neighbouring chunks exceed CHUNK_SUM.
     if 2 * max_row_sum // (MAX_CHUNK_WEIGHT_SUM + 1) + spec.depth // MAX_CHUNK_INPUTS + 1 < 256:
@@ -377,7 +397,12 @@ def has_few_chunks(spec: ConvSpec) -> bool:
 
 
 def fits_head_word(spec: ConvSpec) -> bool:
-    """Require that a channel's bias fits 23 bits and its number of chunks 9 bits, since both share a word."""
+    """Require that a channel's bias fits 23 bits and its number of chunks 9 bits, since both share a word.
+
+    Return whether the layer meets this condition of a kernel.
+
+    A chunk is a part of the channel's weights (split_into_chunks).
+    """
     bias = np.abs(spec.folded_bias).max(initial=0)
     return bias < 2 ** (31 - CHUNK_COUNT_BITS) and all(
         len(split_into_chunks(row)) < 2**CHUNK_COUNT_BITS for row in spec.int8_rows
@@ -385,7 +410,10 @@ def fits_head_word(spec: ConvSpec) -> bool:
 
 
 def fits_32_bit_products(spec: ConvSpec) -> bool:
-    """Require a requantization that products of 32 bits can compute."""
+    """Require a requantization that products of 32 bits can compute.
+
+    Return whether products of 32 bits can compute the requantization, with multipliers in three pieces.
+    """
     return choose_piece_bits(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
 
 
@@ -446,7 +474,7 @@ def _codes(spec: ConvSpec) -> OutputCodes:
 
 
 def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution for Thumb-2 (instruction MLA), with weights in chunks whose sums of products fit 16 bits.
+    """Emit a convolution for Thumb-2 (instruction MLA), with weights in chunks (split_into_chunks).
 
     The number of a channel's chunks shares a word with its bias.
     """
@@ -494,7 +522,7 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS_PER_PASS) ->
 
 
 def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution for RISC-V (instruction mul), with weights in chunks whose sums of products fit 16 bits.
+    """Emit a convolution for RISC-V (instruction mul), with weights in chunks (split_into_chunks).
 
     Each chunk is preceded by its length.
     """
@@ -584,13 +612,19 @@ def _blocks(spec: ConvSpec, size: int) -> Array:
 
 
 def has_int16_results(spec: ConvSpec) -> bool:
-    """Require int8 input and weights, int16 results, and accumulators of 32 bits."""
+    """Require int8 input and weights, int16 results, and accumulators of 32 bits.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     types = (spec.x.dtype, spec.w.dtype, spec.y.dtype)
     return types == (DType.INT8, DType.INT8, DType.INT16) and spec.is_requantized and spec.acc is DType.INT32
 
 
 def has_sum_results(spec: ConvSpec) -> bool:
-    """Require int8 input and weights, and int32 accumulators as the result."""
+    """Require int8 input and weights, and int32 accumulators as the result.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.x.dtype is spec.w.dtype is DType.INT8 and spec.is_sums
 
 
@@ -667,18 +701,28 @@ def _dense_call(
 
 
 def has_few_pixels(spec: ConvSpec) -> bool:
-    """Require at most three output pixels: a convolution computes six together."""
+    """Require at most three output pixels: a convolution computes six together.
+
+    Return whether there are at most three output pixels. Kernels of six pixels at a time would then waste half of their
+    work.
+    """
     shape = spec.shape
     return shape.out_height * shape.out_width <= PIXELS_PER_PASS // 2
 
 
 def has_many_pixels(spec: ConvSpec) -> bool:
-    """Require more than three output pixels."""
+    """Require more than three output pixels.
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return not has_few_pixels(spec)
 
 
 def has_four_inputs(spec: ConvSpec) -> bool:
-    """Require at least four inputs per output (depth)."""
+    """Require at least four inputs per output (depth).
+
+    Return whether the layer meets this condition of a kernel.
+    """
     return spec.depth >= 4
 
 
@@ -843,7 +887,10 @@ SCALAR_DENSE: tuple[Kernel, ...] = (
         for kernel in (*_PIXELS, *_FEW_PIXELS, *_PIXELS_4, *_PIXELS_9)
     ),
 )
-"""Scalar integer kernels of dense layers, in order of preference; convolution kernels compute rows as pixels."""
+"""Integer kernels of dense layers for CPUs without DSP instructions (Thumb-1, Thumb-2, RISC-V), in order of preference.
+
+Layers of more than three rows can also use the convolution kernels, which take each row for a pixel.
+"""
 
 SCALAR_CONV: tuple[Kernel, ...] = (
     *_PIXELS,
@@ -856,4 +903,5 @@ SCALAR_CONV: tuple[Kernel, ...] = (
     replace(_DENSE_4[0], when=(is_unstrided_pointwise, has_few_pixels, *_DENSE_4[0].when)),
     replace(_DENSE_4[1], when=(is_unstrided_pointwise, *_DENSE_4[1].when)),
 )
-"""Scalar integer kernels of convolutions, in order of preference."""
+"""Integer kernels of convolutions for CPUs without DSP instructions (Thumb-1, Thumb-2, RISC-V), in order of
+preference."""

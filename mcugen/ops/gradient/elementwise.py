@@ -66,7 +66,7 @@ class Slope(Elementwise):
         """Return the derivative ∂f/∂x[index] as an expression; None if it is 0 everywhere.
 
         Args:
-            elements: Elements of f's inputs, by index.
+            elements: Elements of f's inputs, by input index.
             scalar: Makes a kernel parameter of a number.
 
         Raises:

@@ -26,8 +26,11 @@ def gradients(
         graph: Graph to extend.
         of: Value to differentiate.
         by: Values to differentiate with respect to.
-        seed: Weights of the elements of `of` in the sum, of its type; ones by default.
+        seed: Factors of the elements of `of` in the sum, a tensor of the type of `of`; None for ones.
         strictly: Whether to refuse a value without a gradient (because it is counted or compared on the way to `of`).
+
+    Returns:
+        The gradients, in the order of `by`.
 
     Raises:
         Refusal: An operator on the way has no derivative; the message names it, and what can be trained nevertheless.

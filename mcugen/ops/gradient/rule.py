@@ -18,7 +18,8 @@ from mcugen.ops.pointwise import Binary
 from mcugen.ops.reduce import Reduce
 
 MAX_CONSTANT_ELEMENTS = 32
-"""Largest number of zeros that are stored as a constant, which takes as much flash as a call to fill them."""
+"""Largest number of zeros that are stored as a constant: as many take as much flash as a call that fills a buffer with
+zeros."""
 
 
 def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
@@ -43,7 +44,7 @@ class Backward:
     varying: Collection[Value] = ()
 
     def emit(self, op: Operator, *inputs: Value, suffix: str = "") -> Value:
-        """Add a node and return its only output."""
+        """Add a node and return its only output, whose name ends with `suffix` or the operator's name."""
         return self.emit_all(op, inputs, [f"{self._stem}.{suffix or op.name}"])[0]
 
     def emit_all(self, op: Operator, inputs: Sequence[Value], names: Sequence[str]) -> tuple[Value, ...]:
@@ -94,7 +95,13 @@ class Backward:
         return x if list(perm) == sorted(perm) else self.emit(Transpose(tuple(perm)), x)
 
     def reduced(self, function: str, x: Value, axes: Sequence[int]) -> Value:
-        """Return a reduction of x along axes, which keep length 1; `function` is a name in REDUCTIONS."""
+        """Add nodes that reduce x along axes, which keep length 1, and return the result.
+
+        Args:
+            function: Name of the reduction, a key of REDUCTIONS.
+            x: Value to reduce.
+            axes: Axes to reduce.
+        """
         return self.emit(Reduce(function, tuple(axes)), x) if axes else x
 
     def spread(self, x: Value, shape: Shape) -> Value:
@@ -115,14 +122,14 @@ class Backward:
 Parts = Mapping[int, Callable[[], Value | None]]
 """Builder of the gradient with respect to each input of a node, by input index; it returns None for a zero gradient."""
 Op = TypeVar("Op", bound=Operator)
-"""An operator class."""
+"""Type variable of an operator class."""
 Rule = Callable[[Backward, Op, Node, Value], Parts]
 """Derivative rule of a node: returns builders of the gradients of its inputs, given the gradient of its first output.
 
 The arguments are the helper, the operator, the node, and the gradient. It raises Refusal if there is no derivative.
 """
 Gradients = Sequence[Value | None]
-"""Gradient of each output; None if the result does not depend on that output."""
+"""Gradient of each output of a node; None for an output that does not influence the result."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +137,8 @@ class Derivative:
     """The rule that computes the gradients of a node's inputs.
 
     Attributes:
-        rule: Function of the helper, the operator, the node, and the gradients of its outputs.
-        of_all: Whether the rule uses the gradients of all outputs; else only that of the first output is computed.
+        rule: Function of the Backward helper, the operator, the node, and the gradients of its outputs.
+        of_all: Whether the rule takes the gradients of all outputs; if False, it takes only that of the first output.
     """
 
     rule: Callable[[Backward, Any, Node, Gradients], Parts]

@@ -140,7 +140,7 @@ def _to_all(back: Backward, node: Node, op: Pool, gradient: Value) -> Value:
 
 
 def average_shares(node: Node, op: Pool) -> np.ndarray:
-    """Return the derivative of each output of an average pool by one element under its window, as [1, 1, *out].
+    """Return, for each output of an average pool, its derivative by one element under the window, [1, 1, *out].
 
     It is the average of a tensor of ones, divided by the number of elements under the window.
     """

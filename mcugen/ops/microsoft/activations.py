@@ -55,7 +55,13 @@ def silu(node: OnnxNode, x: Value) -> Value:
 def gate(node: OnnxNode, x: Value, default: str = "") -> Value:
     """Apply the activation that attribute `activation` names ('silu', 'swish', 'sigmoid' or 'none') to x.
 
-    `default` applies if the attribute is absent.
+    Args:
+        node: The node that is imported.
+        x: Value to which the activation is applied.
+        default: Name that applies if the attribute is absent; "" for no activation.
+
+    Raises:
+        Refusal: The name is another one.
     """
     name = str(node.attr("activation", default))
     if name in ("silu", "swish"):

@@ -104,7 +104,7 @@ def plus(node: OnnxNode, x: Value, *terms: Value | None) -> Value:
 
 @dataclass(frozen=True)
 class Attended:
-    """The results of an attention layer.
+    """The results of an attention layer for a batch B, N heads of size H, S queries and T keys.
 
     Attributes:
         output: The output (B, S, N · H).
@@ -118,7 +118,12 @@ class Attended:
 def attend(node: OnnxNode, q: Value, k: Value, v: Value, *added: Value | None) -> Attended:
     """Add softmax(scale · q kᵀ + added terms) v to the graph.
 
-    q is (B, N, S, H), k (B, N, T, H) and v (B, N, T, H'). `added` are terms such as masks; None is left out.
+    Args:
+        node: The node that is imported.
+        q: Queries, (B, N, S, H): batch, heads, number of queries, size of a head.
+        k: Keys, (B, N, T, H), with the number of keys T.
+        v: Values, (B, N, T, H').
+        added: Terms that are added to the scores, such as masks; None is left out.
     """
     raw = plus(node, scores(node, q, k), *added)
     shares = node.call("Softmax", raw, axis=-1)
@@ -141,7 +146,10 @@ def refuse(node: OnnxNode, inputs: Sequence[int], attributes: Sequence[str], wha
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Queries (B, N, S, H), and keys and values of the new tokens, each (B, N, L, H)."""
+    """Queries (B, N, S, H), and keys and values of the new tokens, each (B, N, L, H).
+
+    B is the batch, N the number of heads, S and L the numbers of tokens, H the size of a head.
+    """
 
     q: Value
     k: Value
@@ -180,12 +188,12 @@ def attend_with_past(
     Args:
         node: The node that is imported.
         new: Queries, and the keys and values of this call.
-        past: Keys and values of earlier calls, (2, B, N, P, H), or None.
+        past: Keys and values of earlier calls, (2, B, N, P, H) with P earlier tokens; None if there are none.
         mask: Index of the input that holds the mask.
-        bias: Terms that are added to the scores, or None.
+        bias: Terms that are added to the scores; None for no terms.
 
     Returns:
-        The output, and the keys and values of all calls for the next call.
+        The output and, if another output is used, the keys and values of all calls for the next call, (2, B, N, T, H).
     """
     k, v = new.k, new.v
     if past is not None:

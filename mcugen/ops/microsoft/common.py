@@ -26,7 +26,13 @@ Axes = Callable[[Importer], Callable[[OnnxNode], Sequence[Value | None]]]
 
 
 def composed(*op_types: str, types: Sequence[DType] = FLOAT, limits: str = "") -> Callable[[AnyImporter], AnyImporter]:
-    """Return a decorator that registers an importer of com.microsoft operators that are composed of ONNX operators."""
+    """Return a decorator that registers an importer of com.microsoft operators that are composed of ONNX operators.
+
+    Args:
+        op_types: Names of the operators.
+        types: Supported element types.
+        limits: What is not supported, in a few words; "" if everything is.
+    """
     return onnx_operator(*op_types, domain=MICROSOFT, types=types, kernels=(COMPOSED_TEXT,), limits=limits)
 
 
@@ -111,13 +117,13 @@ def joined(node: OnnxNode, parts: Sequence[Value | None], axis: int) -> Value:
 
 
 def split_heads(node: OnnxNode, x: Value, heads: int) -> Value:
-    """Reshape (B, S, N · H) to (B, N, S, H)."""
+    """Reshape x from (batch, tokens, heads · size of a head) to (batch, heads, tokens, size of a head)."""
     batch, length, width = x.type.shape
     node.require(heads >= 1 and not width % heads, "heads must be of equal size", f"{heads} of {width}")
     return node.call("Transpose", shaped(node, x, batch, length, heads, width // heads), perm=[0, 2, 1, 3])
 
 
 def merge_heads(node: OnnxNode, x: Value) -> Value:
-    """Reshape (B, N, S, H) to (B, S, N · H)."""
+    """Reshape x from (batch, heads, tokens, size of a head) to (batch, tokens, heads · size of a head)."""
     batch, heads, length, size = x.type.shape
     return shaped(node, node.call("Transpose", x, perm=[0, 2, 1, 3]), batch, length, heads * size)

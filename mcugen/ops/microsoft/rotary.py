@@ -18,7 +18,7 @@ def rotate(
 
     Args:
         node: The node that is imported.
-        x: Queries or keys, (B, N, S, H).
+        x: Queries or keys, (B, N, S, H): batch, heads, tokens, size of a head.
         positions: Position of each token, (B, S) or (1, S).
         cos: Table of cosines, (positions, R).
         sin: Table of sines, (positions, R).

@@ -42,7 +42,7 @@ MAX_NESTED_IFS = 100
 """Largest depth of nested ifs in generated C: C99 guarantees 127 levels of blocks."""
 
 Leaf = tuple[tuple[int, float], ...]
-"""The contributions of a leaf to the results: (target, weight) pairs."""
+"""The contributions of a leaf to the results: (target, weight) pairs, where a target is the index of a result."""
 
 
 @dataclass(frozen=True)

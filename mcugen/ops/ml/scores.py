@@ -85,7 +85,7 @@ def float32_constant(node: OnnxNode, suffix: str, values: object) -> Value:
 
 
 class Threshold(Elementwise):
-    """y = x > limit ? above : below."""
+    """y = `above` where x > `limit`, else `below`."""
 
     mnemonic: ClassVar[str] = "threshold"
     limit: float = 0.0
@@ -146,7 +146,14 @@ class Classes:
         return len(self.labels)
 
     def emit(self, node: OnnxNode, op: Operator, *inputs: Value, suffix: str = "") -> Value:
-        """Add a node that computes labels and return its output; its origin names the classes."""
+        """Add a node that computes labels and return its output; the origin of the new node names the classes.
+
+        Args:
+            node: Node that is imported.
+            op: Operator of the new node.
+            inputs: Its inputs.
+            suffix: End of the output's name; "" for the first output of `node`.
+        """
         name = f"{node.outputs[0]}.{suffix}" if suffix else node.outputs[0]
         origin = (*describe_names(self.names), node.name or node.outputs[0])
         return node.graph.add(op, inputs, origin, names=[name]).output
@@ -170,7 +177,15 @@ class Classes:
         return self.emit(node, Reshape(scores.type.shape[:1]), position, suffix="top")
 
     def binary(self, node: OnnxNode, score: Value, limit: float, above: int, below: int) -> Value:
-        """Add a node that returns label `above` where the score [N, 1] exceeds `limit`, else label `below`."""
+        """Add a node that returns one of two labels by comparing scores with a limit.
+
+        Args:
+            node: Node that is imported.
+            score: Scores, [N, 1].
+            limit: The limit.
+            above: Label where the score exceeds the limit.
+            below: Label elsewhere.
+        """
         label = self.emit(node, Threshold(limit, above, below, DType.INT64), score, suffix="label")
         return self.emit(node, Reshape(score.type.shape[:1]), label)
 
@@ -184,7 +199,10 @@ def describe_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def of_scores(node: OnnxNode) -> OnnxNode:
-    """Return the node as if its second output (the scores) were its only output, to name nodes after it."""
+    """Return the node as if its second output (the scores) were its only output.
+
+    New nodes are then named after the scores.
+    """
     return replace(node, outputs=node.outputs[1:])
 
 
@@ -197,10 +215,15 @@ def pair(node: OnnxNode, score: Value, factors: tuple[float, float], terms: tupl
 
 
 def two_class_scores(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Value:
-    """Return the scores of both classes from the score [N, 1] of the second class, as ONNX Runtime does.
+    """Return the scores of both classes from the score of the second class, as ONNX Runtime does.
 
-    The result is [1 − s, s] if `is_probability`, else [−s, s]. Of the transforms `post`, only the logistic function
-    applies.
+    The result is [1 − s, s] if `is_probability`, else [−s, s]. Of the transforms, only the logistic function applies.
+
+    Args:
+        node: Node that is imported.
+        score: Score s of the second class, [N, 1].
+        post: Name of the post-transform, one of POST_TRANSFORMS.
+        is_probability: Whether the score is a probability.
     """
     node.require(post != "PROBIT", "PROBIT needs a score for each class", "one score for two", "export both scores")
     if post == "LOGISTIC" or not is_probability:
@@ -210,14 +233,24 @@ def two_class_scores(node: OnnxNode, score: Value, post: str, is_probability: bo
 
 
 def post_transform_of(node: OnnxNode) -> str:
-    """Return the attribute post_transform; refuse unknown names."""
+    """Return the attribute post_transform, one of POST_TRANSFORMS.
+
+    Raises:
+        Refusal: The name is unknown.
+    """
     post = str(node.attr("post_transform", "NONE"))
     node.require(post in POST_TRANSFORMS, "post_transform must be known", post, f"one of {', '.join(POST_TRANSFORMS)}")
     return post
 
 
 def transformed(node: OnnxNode, scores: Value, post: str) -> Value:
-    """Return float32 scores [N, C] after the post-transform; a single score (C = 1) changes only by PROBIT."""
+    """Return float32 scores after the post-transform; a single score (C = 1) changes only by PROBIT.
+
+    Args:
+        node: Node that is imported.
+        scores: Scores, [N, C].
+        post: Name of the transform, one of POST_TRANSFORMS.
+    """
     if post == "NONE" or (scores.type.shape[1] == 1 and post != "PROBIT"):
         return scores
     if post == "SOFTMAX":

@@ -109,7 +109,7 @@ class Trees(Operator):
         return "MARKED" if self.marks_unscored else "SUM"
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to nested ifs if speed matters most, else to tables of nodes."""
+        """Lower to nested ifs in C if the program is optimized for speed, else to tables of nodes."""
         if builder.optimize != "speed" or not self._lower_to_ifs(node, builder):
             self._lower_to_tables(node, builder)
 
