@@ -47,7 +47,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     h = net.op("Flatten", net.op("Relu", h, out=HOSTILE))
     net.output(net.op("MatMul", h, net.const(random.normal(size=(256, 3))), out="y"))
     folder = tmp_path_factory.mktemp("explore")
-    onnx.save(net.model(), folder / "small.onnx")
+    proto = net.model()
+    next(node for node in proto.graph.node if node.op_type == "Conv").name = HOSTILE  # the name of the layer
+    onnx.save(proto, folder / "small.onnx")
     np.savez(folder / "samples.npz", x=random.normal(size=(8, 1, 8, 8)).astype(np.float32))
     return folder / "small.onnx"
 
