@@ -42,7 +42,7 @@ from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor
 from mcugen.codegen.titles import ListedLayer, layers_of
 from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
 from mcugen.core.resources import runtime_headers
-from mcugen.core.version import RELEASE_DATE, __version__
+from mcugen.core.version import PLACEHOLDER_URL, RELEASE_DATE, __version__
 from mcugen.expressions.functions import WIDEN
 from mcugen.hir.types import Array, DType
 from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Buffer, Control, Endpoint, Program, Space
@@ -496,9 +496,6 @@ def folder_texts(
     texts[f"mcugen.{name}.pdsc"] = _pack(env, {*texts, *other_files}, context)
     return texts | rendered(env, context, {"CMakeLists.txt": "CMakeLists.txt.j2"})
 
-
-PLACEHOLDER_URL = "https://example.com"
-"""Web address in the metadata of packages, where package tools require one and the user gives none (RFC 2606)."""
 
 _PACK_CATEGORIES = {".h": "header", ".c": "source", ".ld": "linkerScript"}
 """Categories of files in a CMSIS-Pack, by suffix; other files are "other"."""

@@ -5,3 +5,6 @@ __version__ = "0.1.0"
 
 RELEASE_DATE = "2026-11-29"
 """Date of this version as year, month and day; generated CMSIS-Packs have it as the date of their release."""
+
+PLACEHOLDER_URL = "https://example.com"
+"""Web address in the metadata of packages, where package tools require one and the user gives none (RFC 2606)."""

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from mcugen.codegen.install import Files
-from mcugen.codegen.render import PLACEHOLDER_URL
+from mcugen.core.version import PLACEHOLDER_URL
 from mcugen.export.declaration import Format
 
 if TYPE_CHECKING:

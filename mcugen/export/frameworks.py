@@ -9,7 +9,6 @@ from mcugen.codegen.install import Files
 from mcugen.core.board import Board
 from mcugen.export.build_systems import cmake_library
 from mcugen.export.declaration import Format
-from mcugen.simulation.toolchain import RISCV
 
 if TYPE_CHECKING:
     from mcugen.export.package import Package
@@ -40,8 +39,14 @@ ZEPHYR = Format(
 """Package format for Zephyr and the nRF Connect SDK: a Zephyr module with a sample."""
 
 
+def _is_riscv(board: Board) -> bool:
+    from mcugen.simulation.toolchain import RISCV  # imports numpy, which `--help` does not need
+
+    return board.toolchain == RISCV.name
+
+
 def _is_idf_cpu(board: Board) -> bool:
-    return board.toolchain in (RISCV.name, "")
+    return _is_riscv(board) or not board.toolchain
 
 
 ESP_IDF = Format(
@@ -71,12 +76,12 @@ ESP_IDF = Format(
 
 
 def _is_pico_cpu(board: Board) -> bool:
-    return board.cpu in ("cortex-m0plus", "cortex-m33") or board.toolchain == RISCV.name
+    return board.cpu in ("cortex-m0plus", "cortex-m33") or _is_riscv(board)
 
 
 def pico_platform(board: Board) -> str:
     """Return the PICO_PLATFORM whose CPU is that of a board."""
-    if board.toolchain == RISCV.name:
+    if _is_riscv(board):
         return "rp2350-riscv"
     return "rp2040" if board.cpu == "cortex-m0plus" else "rp2350-arm-s"
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mcugen.codegen.install import InstallResult, install
-from mcugen.codegen.render import PLACEHOLDER_URL
 from mcugen.core.board import Board
 from mcugen.core.errors import UsageError, listed
 from mcugen.core.options import CompileOptions
-from mcugen.core.version import __version__
+from mcugen.core.version import PLACEHOLDER_URL, __version__
 from mcugen.driver.compiled import CompiledModel
 from mcugen.export.assemble import package_archive, package_files, require_archive
 from mcugen.export.declaration import Format

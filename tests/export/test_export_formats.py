@@ -15,9 +15,9 @@ from compilers import assert_accepted
 from export_packages import ROOT, board_for, files_of, tiny
 
 from mcugen.codegen.install import MANIFEST
-from mcugen.codegen.render import PLACEHOLDER_URL
 from mcugen.core.board import Board, Frameworks, board_names, load_board
 from mcugen.core.errors import UsageError
+from mcugen.core.version import PLACEHOLDER_URL
 from mcugen.export.assemble import package_archive, package_files
 from mcugen.export.formats import FORMATS, format_table, require_supported
 from mcugen.export.package import Package

@@ -44,7 +44,7 @@ class Board:
     def memory(self, name: str) -> Memory:
         return Memory(name)
 
-    def reading(self, memory: Memory, nbytes: int) -> int | None:
+    def sequential_read_cycles(self, memory: Memory, nbytes: int) -> int | None:
         return None if memory.cycles is None else memory.cycles * nbytes
 
     def repeated_read_cycles(self, memory: Memory, nbytes: int) -> int | None:
