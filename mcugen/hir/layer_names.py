@@ -61,7 +61,9 @@ def tensor_name(text: str) -> str:
     role = _ROLE.search(text)
     name = text[: role.start()] if role else text
     first = name.split(";")[0] or name
-    return (_NOISE.sub("", first).rstrip("/") or first) + (role.group() if role else "")
+    plain = _NOISE.sub("", first).rstrip("/")
+    plain = plain if first.startswith("_") else plain.lstrip("_")
+    return (plain or first) + (role.group() if role else "")
 
 
 def _letters(name: str) -> str:

@@ -79,7 +79,7 @@ def test_weights_that_do_not_fit():
 def test_compile_model_refuses_what_does_not_fit():
     net = Net()
     net.output(net.op("Relu", net.input("x", 100_000)))
-    told = "bytes of RAM, 380,032 more than there are beside the stack (layer 't0': 't0' 400,000"
+    told = "bytes of RAM, 380,032 more than there are beside the stack (layer 'Relu_t0': 't0' 400,000"
     with pytest.raises(DoesNotFitError, match=re.escape(told)):
         compile_model(net.model(), "stm32f103")
 
