@@ -8,7 +8,7 @@ from rich.console import Console
 from mcugen.calibration.fit import Calibration
 from mcugen.core.board import Board
 from mcugen.reporting.listing import waits_text
-from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
+from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_table
 
 
 def print_calibration(base: Board, calibration: Calibration, console: Console) -> None:
@@ -19,7 +19,11 @@ def print_calibration(base: Board, calibration: Calibration, console: Console) -
 
 def parameter_table(base: Board, calibration: Calibration) -> TextTable:
     """Return the table of the board parameters that calibration changed, before and after."""
-    columns = (TableColumn("", Kind.WORD), TableColumn(base.name, Kind.WORD), TableColumn("calibrated", Kind.WORD))
+    columns = (
+        TableColumn("", CellKind.WORD),
+        TableColumn(base.name, CellKind.WORD),
+        TableColumn("calibrated", CellKind.WORD),
+    )
     waits = [
         (before.name, waits_text(base, before), waits_text(calibration.board, after))
         for before, after in zip(base.memories, calibration.board.memories, strict=True)
@@ -34,8 +38,8 @@ def parameter_table(base: Board, calibration: Calibration) -> TextTable:
 def residual_table(calibration: Calibration) -> TextTable:
     """Return the table of the layers' measured cycles and the errors of their estimates."""
     columns = (
-        TableColumn("model", Kind.NAME, 1),
-        TableColumn("layer", Kind.NAME),
+        TableColumn("model", CellKind.NAME, 1),
+        TableColumn("layer", CellKind.NAME),
         *(TableColumn(head) for head in ("measured", "before", "after")),
     )
     rows = [

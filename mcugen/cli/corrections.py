@@ -14,8 +14,7 @@ from typing import Any
 
 from typer.core import TyperOption
 
-from mcugen.cli.synonyms import COMMANDS, OPTIONS_WITH_VALUES, POSITIONAL, VALUES
-from mcugen.cli.synonyms import OPTIONS as OPTION_WORDS
+from mcugen.cli.synonyms import COMMANDS, OPTION_WORDS, OPTIONS_WITH_VALUES, POSITIONAL, VALUES
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
 from mcugen.core.nearest import folded, nearest
@@ -92,11 +91,11 @@ def corrected_command(words: Sequence[str], commands: Mapping[str, Any]) -> str:
         commands: The commands of the framework by name.
     """
     root = [word for word in words if word in _ROOT_FLAGS]
-    rest = [word for word in words if word not in _ROOT_FLAGS]
-    found = _command(rest, commands)
-    if found is None:
+    other_words = [word for word in words if word not in _ROOT_FLAGS]
+    command_words = _command(other_words, commands)
+    if command_words is None:
         return ""
-    name, own = found
+    name, own = command_words
     if name.startswith("--"):
         return shlex.join(["mcugen", name])
     command = commands[name]
@@ -104,7 +103,7 @@ def corrected_command(words: Sequence[str], commands: Mapping[str, Any]) -> str:
     if member:
         name, command, own = f"{name} {member}", command.commands[member], own[1:]
     fixed = corrected_arguments(own, Grammar.of(name.split()[-1], command))
-    if fixed is None or [*root, *name.split(), *fixed] == [*root, *rest]:
+    if fixed is None or [*root, *name.split(), *fixed] == [*root, *other_words]:
         return ""
     return shlex.join(["mcugen", *root, *name.split(), *fixed])
 

@@ -121,8 +121,8 @@ def _usage_error(error: Any) -> UsageError:
         context = context.parent
     text = error.format_message().partition(" (Possible options")[0].partition(" Did you mean")[0]
     message = shortened(text).rstrip(".")
-    others = commands_with(getattr(error, "option_name", ""))
-    elsewhere = f"give it to {', '.join(others)}, or " if others else ""
+    commands = commands_with(getattr(error, "option_name", ""))
+    elsewhere = f"give it to {', '.join(commands)}, or " if commands else ""
     remedy = f"{elsewhere}see `{' '.join(['mcugen', *path, '--help'])}`"
     return UsageError(message[0].lower() + message[1:], remedy=remedy)
 

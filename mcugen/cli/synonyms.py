@@ -38,9 +38,9 @@ COMMANDS = _by_word(
 """Name of a command by each synonym for it; "" if a synonym fits several commands."""
 
 POSITIONAL = "MODEL"
-"""Value in OPTIONS for words such as `--model`, whose value is the positional argument of the command."""
+"""Value in OPTION_WORDS for words such as `--model`, whose value is the positional argument of the command."""
 
-OPTIONS = _by_word(
+OPTION_WORDS = _by_word(
     {
         "board": "target mcu chip device platform hw hardware",
         "output": "out outdir output-dir output-folder output-file dest destination",

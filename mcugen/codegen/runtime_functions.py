@@ -112,9 +112,9 @@ class _Inserter:
         if not functions:
             return text
         at = _end_of_includes(text)
-        rest = text[at:].lstrip("\n")
+        code = text[at:].lstrip("\n")
         inserted = "\n".join(function.guarded_text(file.endswith(".c")) for function in functions)
-        return f"{text[:at]}\n{_TITLE}{inserted}\n{rest}"
+        return f"{text[:at]}\n{_TITLE}{inserted}\n{code}"
 
     def _missing(self, file: str) -> list[RuntimeFunction]:
         """Return the functions that a file calls and that neither the file nor its includes contain."""
@@ -142,10 +142,10 @@ class _Inserter:
 
     def _closure(self, words: Iterable[str]) -> list[RuntimeFunction]:
         """Return the functions that define some of the words, and all functions that these call."""
-        wanted, closure = set(words), []
+        called_names, closure = set(words), []
         for function in reversed(self._known):
-            if function.defined & wanted:
-                wanted |= function.used
+            if function.defined & called_names:
+                called_names |= function.used
                 closure.append(function)
         return closure[::-1]
 

@@ -103,9 +103,13 @@ class BoardNames:
         return UsageError("the board must exist", f"'{name}'", f"choose a name of {listing}")
 
     def _unsupported(self, name: str, cpu: str, family: str) -> UsageError:
-        others = [other for other in sorted(set(self._written.values())) if family and other.startswith(family)]
+        family_boards = [other for other in sorted(set(self._written.values())) if family and other.startswith(family)]
         listing = f"`mcugen boards --like {family}`" if family else "`mcugen boards`"
-        remedy = f"use another board, such as {', '.join(others[:6])}: {listing}" if others else f"see {listing}"
+        remedy = (
+            f"use another board, such as {', '.join(family_boards[:6])}: {listing}"
+            if family_boards
+            else f"see {listing}"
+        )
         return UsageError(
             "the board must have an Arm Cortex-M or RISC-V CPU", f"'{name}' has {cpu}, which is not supported", remedy
         )
@@ -124,8 +128,8 @@ _SYNONYMS = dict.fromkeys(("linux", "x86", "x8664", "pc", "desktop", "native", "
 def _without_vendor(name: str) -> str:
     """Return the folded name without a vendor before it, unless little would be left."""
     text = folded(name)
-    rest = next((text.removeprefix(vendor) for vendor in VENDORS if text.startswith(vendor)), "")
-    return rest if len(rest) >= _MIN_FAMILY and not text.startswith("stm") else text
+    short_name = next((text.removeprefix(vendor) for vendor in VENDORS if text.startswith(vendor)), "")
+    return short_name if len(short_name) >= _MIN_FAMILY and not text.startswith("stm") else text
 
 
 def _has_digit(name: str) -> bool:

@@ -49,8 +49,8 @@ def nearest_spelling(word: str, names: Iterable[str]) -> str | None:
     key = folded(word)
     limit = min(len(key) // _CHARACTERS_PER_TYPO, _MAX_TYPOS)
     errors = {name: typos(key, folded(name)) for name in names if _is_one_number(key, folded(name))}
-    least = min(errors.values(), default=limit + 1)
-    return _only([name for name, number in errors.items() if number == least <= limit])
+    fewest_errors = min(errors.values(), default=limit + 1)
+    return _only([name for name, number in errors.items() if number == fewest_errors <= limit])
 
 
 def _only(names: list[str]) -> str | None:
@@ -65,8 +65,8 @@ def _abbreviated(key: str, known: Mapping[str, str]) -> list[str]:
 
 def _is_one_number(word: str, name: str) -> bool:
     """Return whether two words have the same digits in order, or differ only by the exchange of two neighbours."""
-    digits, others = ([c for c in text if c.isdigit()] for text in (word, name))
-    return digits == others or (sorted(digits) == sorted(others) and typos(word, name) == 1)
+    digits, name_digits = ([c for c in text if c.isdigit()] for text in (word, name))
+    return digits == name_digits or (sorted(digits) == sorted(name_digits) and typos(word, name) == 1)
 
 
 def typos(word: str, name: str) -> int:

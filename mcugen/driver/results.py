@@ -97,7 +97,7 @@ def weight_copies(results: CompilationResults) -> tuple[WeightCopy, ...]:
     """Return the copies of weights to the arena that each call of the program makes."""
     program, copies = results.program, results.search.fit.chosen.copies
     titles, saved = titles_of(program), {gain.copy.constant: gain.cycles for gain in copies.gains} if copies else {}
-    made = []
+    call_copies = []
     for index, instr in enumerate(program.instrs):
         if instr.kernel not in WEIGHT_COPY_KERNELS:
             continue
@@ -108,5 +108,5 @@ def weight_copies(results: CompilationResults) -> tuple[WeightCopy, ...]:
         cycles = startup_copy_cycles(results.target, results.options, copy.nbytes)
         gain = saved.get(constant)
         is_ahead = instr.kernel == BEGIN_WEIGHTS
-        made.append(WeightCopy(layer, copy.nbytes, cycles, None if gain is None else round(gain), is_ahead))
-    return tuple(made)
+        call_copies.append(WeightCopy(layer, copy.nbytes, cycles, None if gain is None else round(gain), is_ahead))
+    return tuple(call_copies)

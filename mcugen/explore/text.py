@@ -11,7 +11,7 @@ from rich.markup import escape
 from mcugen.core.errors import printable, shortened
 from mcugen.explore.point import Figures, Outcome
 from mcugen.explore.search import Explored
-from mcugen.reporting.tables import WIDE_HINT, Kind, TableColumn, TextTable, print_table
+from mcugen.reporting.tables import WIDE_HINT, CellKind, TableColumn, TextTable, print_table
 
 MAX_REFUSALS = 3
 """Largest number of lines in the summary that name combinations that could not be compiled."""
@@ -41,9 +41,9 @@ def print_explored(
 def outcome_table(explored: Explored, outcomes: Sequence[Outcome]) -> TextTable:
     """Return the table of combinations, with the demands that they miss if any combination does."""
     misses = any(map(explored.missed, outcomes))
-    columns = [TableColumn(head, Kind.WORD) for head in ("board", "precision", "goal")]
+    columns = [TableColumn(head, CellKind.WORD) for head in ("board", "precision", "goal")]
     columns += [TableColumn(head, rank=int(head == "µJ")) for head in FIGURE_COLUMNS]
-    columns += [TableColumn("misses", Kind.TEXT, 2)] * misses
+    columns += [TableColumn("misses", CellKind.TEXT, 2)] * misses
     rows = []
     for outcome in outcomes:
         point, missed_text = outcome.point, [", ".join(explored.missed(outcome))] * misses

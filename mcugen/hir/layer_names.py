@@ -16,7 +16,7 @@ from mcugen.core.errors import UsageError, listed
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.names import Names
 
-MAX_NAME_CHARACTERS = 40
+MAX_SHOWN_NAME_CHARACTERS = 40
 """Largest number of characters of a layer's name in a message."""
 
 _ROLE = re.compile(r"\.[a-z]+$")
@@ -136,11 +136,11 @@ def number_names(names: Iterable[str]) -> tuple[str, ...]:
     Equal names are those of parts of one layer, for example.
     """
     listed_names = list(names)
-    used, taken = Names(listed_names), set[str]()
+    used, seen_names = Names(listed_names), set[str]()
     numbered = []
     for name in listed_names:
-        numbered.append(used.take(name) if name in taken else name)
-        taken.add(name)
+        numbered.append(used.take(name) if name in seen_names else name)
+        seen_names.add(name)
     return tuple(numbered)
 
 
@@ -163,7 +163,7 @@ def source_of(node: Node) -> LayerSource:
     return LayerSource(node.outputs[0].name, node.origin, node.op.name)
 
 
-def shorten_name(name: str, max_characters: int = MAX_NAME_CHARACTERS) -> str:
+def shorten_name(name: str, max_characters: int = MAX_SHOWN_NAME_CHARACTERS) -> str:
     """Return a name of at most `max_characters`; in a longer name, the middle is replaced by an ellipsis.
 
     Names begin with a position in the model and end with an operation or a number, so both ends tell names apart.
@@ -196,16 +196,16 @@ def find_layer(
     """
     names = {node: name for node, name in name_nodes(graph).items() if is_candidate(node)}
     aliases = {node: (*(v.name for v in node.outputs), *filter(None, node.origin)) for node in names}
-    found = (
+    matches = (
         [node for node, name in names.items() if name == text]
         or [node for node, known in aliases.items() if text in known]
         or _by_part(text, {node: (name,) for node, name in names.items()})
         or _by_part(text, aliases)
     )
-    if len(found) == 1:
-        return found[0]
-    if found:
-        candidates = listed(f"'{names[node]}'" for node in found)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        candidates = listed(f"'{names[node]}'" for node in matches)
         raise UsageError(f"{option}: '{text}' must be part of one layer's name", candidates, "write more of the name")
     known_names = listed(f"'{name}'" for name in names.values())
     raise UsageError(f"{option} {rule}", f"'{text}'", f"one of: {known_names}")
@@ -218,7 +218,7 @@ def _by_part(text: str, names: Mapping[Node, Sequence[str]]) -> list[Node]:
     part = re.escape(text)
     for pattern in (rf"(?<![A-Za-z0-9]){part}(?![A-Za-z0-9])", part):
         search = re.compile(pattern, re.IGNORECASE).search
-        found = [node for node, known in names.items() if any(map(search, known))]
-        if found:
-            return found
+        matches = [node for node, known in names.items() if any(map(search, known))]
+        if matches:
+            return matches
     return []

@@ -135,7 +135,7 @@ def _bind(formal: Sequence[Value], actual: Sequence[Value | None], builder: Buil
 
 @dataclass(frozen=True)
 class Walk:
-    """How a loop traverses a tensor: each step reads or writes one slice along `axis`, from the end if `backwards`."""
+    """Traversal of a tensor: each step of a loop uses one slice along `axis`, from the end if `backwards`."""
 
     axis: int = 0
     backwards: bool = False

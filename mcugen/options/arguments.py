@@ -105,7 +105,7 @@ class Arguments(Generic[T]):
 
 @dataclass(frozen=True)
 class CompilationTask:
-    """What a command that compiles is to do: the options of the code, of its quantization and of its evaluation."""
+    """Task of a command that compiles: the options of the code, of its quantization and of its evaluation."""
 
     options: CompileOptions
     quantizing: Quantizing

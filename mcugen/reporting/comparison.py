@@ -14,7 +14,7 @@ from mcugen.hir.layer_names import shorten_name
 from mcugen.reporting.differences import MAX_SHOWN_LAYERS, Change, Differences, LayerChange, number
 from mcugen.reporting.figures import ReportedLayer
 from mcugen.reporting.pages import render_template
-from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
+from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_table
 
 LONGEST_NAME = 48
 """Largest number of characters of a name (of a layer, for example) in a comparison."""
@@ -65,11 +65,13 @@ def print_differences(differences: Differences, console: Console, wide: bool = F
 
 def _terminal_table(table: ComparisonTable) -> TextTable:
     """Return a table for terminals: pairs of figures stand on two lines, texts are wrapped."""
-    first = TableColumn(table.heads[0], Kind.NAME if table.key == "layers" else Kind.WORD)
-    kinds = {"causes": Kind.TEXT, "kernel": Kind.WORD}
-    others = (TableColumn(head, kinds.get(table.key, kinds.get(head, Kind.NUMBER))) for head in table.heads[1:])
+    first = TableColumn(table.heads[0], CellKind.NAME if table.key == "layers" else CellKind.WORD)
+    kinds = {"causes": CellKind.TEXT, "kernel": CellKind.WORD}
+    further_columns = (
+        TableColumn(head, kinds.get(table.key, kinds.get(head, CellKind.NUMBER))) for head in table.heads[1:]
+    )
     rows = [tuple(cell.replace(" -> ", " ->\n") for cell in row) for row in table.rows]
-    return TextTable((first, *others), rows, table.title)
+    return TextTable((first, *further_columns), rows, table.title)
 
 
 def markdown(differences: Differences) -> str:

@@ -20,7 +20,7 @@ from mcugen.lir.program import Control, Program
 from mcugen.memory.plan import peak_live_bytes
 from mcugen.reporting.figures import Report
 from mcugen.reporting.memory import Block, LayerPeak, MemoryMap
-from mcugen.reporting.tables import Fact, Kind, TableColumn, TextTable, print_facts, print_table
+from mcugen.reporting.tables import CellKind, Fact, TableColumn, TextTable, print_facts, print_table
 from mcugen.reporting.text import dropped_text
 
 
@@ -44,7 +44,7 @@ def print_boards(console: Console, as_json: bool, like: str = "") -> None:
 
 def board_table(boards: Sequence[Board]) -> TextTable:
     """Return the table of boards."""
-    columns = [TableColumn(title, Kind.WORD) for title in ("board", "CPU")]
+    columns = [TableColumn(title, CellKind.WORD) for title in ("board", "CPU")]
     columns += [TableColumn(title) for title in ("MHz", "RAM", "flash")]
     rows = [
         (
@@ -57,7 +57,7 @@ def board_table(boards: Sequence[Board]) -> TextTable:
         )
         for board in boards
     ]
-    return TextTable([*columns, TableColumn("kits and part numbers, also names of the board", Kind.TEXT, 1)], rows)
+    return TextTable([*columns, TableColumn("kits and part numbers, also names of the board", CellKind.TEXT, 1)], rows)
 
 
 def boards_like(text: str) -> list[Board]:
@@ -113,12 +113,12 @@ def board_facts(board: Board) -> list[Fact]:
 def memory_table(board: Board) -> TextTable:
     """Return the table of a board's memories."""
     columns = (
-        TableColumn("memory", Kind.WORD),
-        TableColumn("kind", Kind.WORD, 1),
+        TableColumn("memory", CellKind.WORD),
+        TableColumn("kind", CellKind.WORD, 1),
         TableColumn("address"),
         TableColumn("bytes"),
         TableColumn("speed"),
-        TableColumn("waits", Kind.WORD),
+        TableColumn("waits", CellKind.WORD),
     )
     rows = [
         (m.name, m.kind, f"0x{m.origin:08x}", f"{m.size:,}", str(m.speed), waits_text(board, m)) for m in board.memories
@@ -177,11 +177,11 @@ def node_table(graph: Graph) -> TextTable:
     """Return the table of the nodes of a graph."""
     columns = (
         TableColumn("#"),
-        TableColumn("layer", Kind.NAME),
-        TableColumn("operator", Kind.NAME, 1),
-        TableColumn("output", Kind.TEXT),
+        TableColumn("layer", CellKind.NAME),
+        TableColumn("operator", CellKind.NAME, 1),
+        TableColumn("output", CellKind.TEXT),
         TableColumn("MACs"),
-        TableColumn("ONNX nodes", Kind.TEXT, 2),
+        TableColumn("ONNX nodes", CellKind.TEXT, 2),
     )
     rows = [
         (
@@ -239,13 +239,13 @@ def layer_memory_table(memory: MemoryMap) -> TextTable:
     """Return a table with a row for each layer: the bytes of the arena in use, and the live buffers."""
     columns = (
         TableColumn("#"),
-        TableColumn("layer", Kind.NAME),
+        TableColumn("layer", CellKind.NAME),
         TableColumn("in use"),
         TableColumn("scratch", rank=3),
-        TableColumn("arena", Kind.WORD, 4),
+        TableColumn("arena", CellKind.WORD, 4),
         TableColumn("offset", rank=2),
         TableColumn("bytes"),
-        TableColumn("buffer", Kind.NAME, 1),
+        TableColumn("buffer", CellKind.NAME, 1),
     )
     rows = [
         (

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from mcugen.core.errors import printable
-from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
+from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_table
 from mcugen.search.trace import SearchTrace, TraceEntry
 
 EXPLANATION = (
@@ -37,7 +37,7 @@ def search_table(entries: Sequence[TraceEntry]) -> TextTable:
     """
     ranks = {"stalls": 2, "flash": 1}
     columns = [TableColumn(head, rank=ranks.get(head, 0)) for head in ("#", "time", "stalls", "RAM", "flash")]
-    columns.append(TableColumn("candidate (transformation), decisions, verdict", Kind.TEXT))
+    columns.append(TableColumn("candidate (transformation), decisions, verdict", CellKind.TEXT))
     return TextTable(columns, [_row(e) for e in entries], styles=["bold" if e.is_chosen else None for e in entries])
 
 

@@ -40,7 +40,7 @@ Fact = tuple[str, str, str]
 """Three texts on a figure: its label, its value and a note."""
 
 
-class Kind(Enum):
+class CellKind(Enum):
     """Kind of contents of a column, which decides whether cells may be shortened or wrapped if a table is too wide."""
 
     NUMBER = "number"
@@ -64,7 +64,7 @@ class TableColumn:
     """
 
     head: str
-    kind: Kind = Kind.NUMBER
+    kind: CellKind = CellKind.NUMBER
     rank: int = 0
 
 
@@ -94,9 +94,9 @@ class TextTable:
     def least_width(self, index: int) -> int:
         """Return the width in characters below which column `index` would be unreadable."""
         natural, kind = self.natural_width(index), self.columns[index].kind
-        if kind is Kind.NAME:
+        if kind is CellKind.NAME:
             return min(natural, max(MIN_NAME_CHARACTERS, len(self.columns[index].head)))
-        if kind is Kind.TEXT:
+        if kind is CellKind.TEXT:
             return min(natural, MIN_TEXT_CHARACTERS)
         return natural
 
@@ -124,8 +124,8 @@ def print_table(table: TextTable, console: Console, wide: bool = False, hint: st
         show_header=any(column.head for column in table.columns),
     )
     for index, width in zip(shown, widths, strict=True):
-        column, is_text = table.columns[index], table.columns[index].kind is Kind.TEXT
-        justify = "right" if column.kind is Kind.NUMBER else "left"
+        column, is_text = table.columns[index], table.columns[index].kind is CellKind.TEXT
+        justify = "right" if column.kind is CellKind.NUMBER else "left"
         grid.add_column(Text(column.head), justify=justify, no_wrap=not is_text, width=width)  # type: ignore[arg-type]
     for number, row in enumerate(table.rows):
         if number in table.sections:
@@ -149,11 +149,11 @@ def print_facts(heading: str, rows: Sequence[Fact], console: Console) -> None:
     """
     label, value = (max((len(printable(row[i])) for row in rows), default=0) for i in (0, 1))
     if console.width - label - value - 3 * _COLUMN_GAP - _BORDER >= MIN_TEXT_CHARACTERS:
-        columns = (TableColumn("", Kind.WORD), TableColumn("", Kind.NUMBER), TableColumn("", Kind.TEXT))
+        columns = (TableColumn("", CellKind.WORD), TableColumn("", CellKind.NUMBER), TableColumn("", CellKind.TEXT))
         print_table(TextTable(columns, rows, heading), console)
         return
     joined = [(name, ", ".join(filter(None, (figure.strip(), note)))) for name, figure, note in rows]
-    print_table(TextTable((TableColumn("", Kind.NAME), TableColumn("", Kind.TEXT)), joined, heading), console)
+    print_table(TextTable((TableColumn("", CellKind.NAME), TableColumn("", CellKind.TEXT)), joined, heading), console)
 
 
 def _fitting_columns(table: TextTable, width: int) -> list[int]:
@@ -172,7 +172,7 @@ def _column_widths(table: TextTable, shown: Sequence[int], width: int | None) ->
     natural = {index: table.natural_width(index) for index in shown}
     if width is None:
         return list(natural.values())
-    flexible = [index for index in shown if table.columns[index].kind in (Kind.NAME, Kind.TEXT)]
+    flexible = [index for index in shown if table.columns[index].kind in (CellKind.NAME, CellKind.TEXT)]
     room = width - _COLUMN_GAP * len(shown) - _BORDER - sum(natural[i] for i in shown if i not in flexible)
     for position, index in enumerate(sorted(flexible, key=lambda i: natural[i])):
         share = max(room // (len(flexible) - position), table.least_width(index))
@@ -185,9 +185,9 @@ def _text(cell: Cell) -> Text:
     return cell if isinstance(cell, Text) else Text(printable(cell))
 
 
-def _shown_cell(cell: Cell, kind: Kind, width: int) -> Text:
+def _shown_cell(cell: Cell, kind: CellKind, width: int) -> Text:
     text = _text(cell)
-    if kind is not Kind.NAME or text.cell_len <= width:
+    if kind is not CellKind.NAME or text.cell_len <= width:
         return text
     lines = text.split("\n", allow_blank=True)
     return Text("\n").join(Text(shorten_name(line.plain, width), _style_of(line)) for line in lines)

@@ -14,7 +14,7 @@ from mcugen.evaluation.layers import COMPUTED, LayerComparison, LayerError, prec
 from mcugen.evaluation.metrics import described
 from mcugen.lir.program import MOVE
 from mcugen.reporting.figures import MemoryUse, ModelFigures, Ram, Report, ReportedLayer, copies_text, stalled_share
-from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_facts, print_table
+from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_facts, print_table
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
 NUM_SHOWN_ERROR_LAYERS = 10
@@ -75,13 +75,13 @@ def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> 
 def tradeoff_table(goal: Goal, steps: Sequence[Tradeoff]) -> TextTable:
     """Return the table of the steps of a precision search."""
     columns = (
-        TableColumn("layer", Kind.NAME),
-        TableColumn("becomes", Kind.WORD),
+        TableColumn("layer", CellKind.NAME),
+        TableColumn("becomes", CellKind.WORD),
         TableColumn(goal.metric.title),
         TableColumn("arena", rank=1),
         TableColumn("weights", rank=1),
         TableColumn("instructions", rank=2),
-        TableColumn("goal", Kind.WORD),
+        TableColumn("goal", CellKind.WORD),
     )
     rows = [(step.layer or "(all)", *_step_figures(goal, step)) for step in steps]
     return TextTable(columns, rows, styles=[None if step.kept else "dim" for step in steps])
@@ -322,10 +322,10 @@ def _metric_row(measure: MetricValues, reference: str) -> tuple[str, str, str]:
 
 
 ERROR_COLUMNS: tuple[tuple[TableColumn, Callable[[LayerError], str]], ...] = (
-    (TableColumn("op", Kind.WORD, 7), lambda layer: layer.op),
-    (TableColumn("type", Kind.WORD, 4), lambda layer: layer.precision),
+    (TableColumn("op", CellKind.WORD, 7), lambda layer: layer.op),
+    (TableColumn("type", CellKind.WORD, 4), lambda layer: layer.precision),
     (TableColumn("range", rank=3), lambda layer: _range(layer.low, layer.high)),
-    (TableColumn("method", Kind.WORD, 5), lambda layer: layer.method),
+    (TableColumn("method", CellKind.WORD, 5), lambda layer: layer.method),
     (TableColumn("clipped", rank=2), lambda layer: _shown(layer.clipped, lambda share: f"{100 * share:.2f} %")),
     (TableColumn("weights", rank=1), lambda layer: _shown(layer.weights_sqnr_db, "{:.1f}".format)),
     (TableColumn("SQNR"), lambda layer: _sqnr(layer)),
@@ -346,7 +346,7 @@ def error_table(comparison: LayerComparison, all_layers: bool) -> TextTable:
     samples = f"{comparison.samples} sample{'s' * (comparison.samples != 1)}"
     order = "in order" if all_layers else f"worst {len(layers)} of {len(comparison.layers)}"
     return TextTable(
-        (TableColumn("layer", Kind.NAME), *(column for column, _ in ERROR_COLUMNS)),
+        (TableColumn("layer", CellKind.NAME), *(column for column, _ in ERROR_COLUMNS)),
         [(layer.name, *(show(layer) for _, show in ERROR_COLUMNS)) for layer in layers],
         f"float and integer, {samples}, {order}; SQNR in dB",
         ["bold red" if layer.name == comparison.first_diverging else None for layer in layers],
@@ -370,7 +370,7 @@ def _shown(value: float | None, show: Callable[[float], str]) -> str:
 def layer_table(report: Report) -> TextTable:
     """Return the table of the figures of all layers."""
     return TextTable(
-        (TableColumn("#"), TableColumn("layer", Kind.NAME), *(column for column, _ in LAYER_COLUMNS)),
+        (TableColumn("#"), TableColumn("layer", CellKind.NAME), *(column for column, _ in LAYER_COLUMNS)),
         [(str(i), layer.name, *(show(layer) for _, show in LAYER_COLUMNS)) for i, layer in enumerate(report.layers)],
         "layers",
     )
@@ -392,7 +392,7 @@ def _per_mac(layer: ReportedLayer) -> str:
 
 
 LAYER_COLUMNS: tuple[tuple[TableColumn, Callable[[ReportedLayer], str]], ...] = (
-    (TableColumn("kernel", Kind.WORD, 3), lambda layer: layer.kernel),
+    (TableColumn("kernel", CellKind.WORD, 3), lambda layer: layer.kernel),
     (TableColumn("MACs", rank=4), lambda layer: f"{layer.macs:,}" if layer.macs else ""),
     (TableColumn("instructions"), lambda layer: _number(layer.instructions)),
     (TableColumn("/MAC", rank=5), lambda layer: _per_mac(layer)),

@@ -329,25 +329,25 @@ class Streaming:
             pairs: First outputs' names of the layers that compute two rows per step.
         """
         for is_narrow in (False, True):
-            ways = RowGroups(self.graph.nodes, self.graph.outputs, is_narrow=is_narrow, pairs=pairs)
-            group = self._group(first, end, ways)
+            row_groups = RowGroups(self.graph.nodes, self.graph.outputs, is_narrow=is_narrow, pairs=pairs)
+            group = self._group(first, end, row_groups)
             self._num_paired += 1
             if group is not None:
                 yield group
 
-    def _group(self, first: int, end: int, ways: RowGroups) -> GraphSegment | None:
+    def _group(self, first: int, end: int, row_groups: RowGroups) -> GraphSegment | None:
         """Return the group of some nodes with its cost, or None if these nodes cannot be a group.
 
         A group that the caller passes its input row by row must be the only reader of that input.
         """
-        op = ways.group(first, end)
+        op = row_groups.group(first, end)
         if op is None or not all(t.is_contiguous for t in op.tensors[self._comes_by_rows(first) : op.sources]):
             return None
         if self._comes_by_rows(first):
             x = self.graph.inputs[0]
             if self.graph.nodes[first].inputs[0] is not x or self._lives[x][1] >= end:
                 return None
-        return GraphSegment(first, end, op, *self._cost(op, first, end, ways.pairs))
+        return GraphSegment(first, end, op, *self._cost(op, first, end, row_groups.pairs))
 
     def _comes_by_rows(self, first: int) -> bool:
         """Return whether the caller passes the input of a group that begins there row by row."""

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class AccuracyLevel(IntEnum):
-    """How metrics were obtained: by the cost model, by compiling the code, or by a simulated run."""
+    """Source of metrics: the cost model, the compiled code, or a simulated run."""
 
     ESTIMATED = 0
     """Estimated by the cost model, which takes milliseconds; weights are assumed in one memory, the arena in

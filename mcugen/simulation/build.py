@@ -23,7 +23,7 @@ from mcugen.simulation.toolchain import Compiler, Unit, find_program, host_compi
 
 
 class Checks(Enum):
-    """Which sanitizers a program for this computer is built with, to detect undefined behavior and wrong addresses."""
+    """Sanitizers of a program for this computer, which detect undefined behavior and wrong addresses."""
 
     NONE = "none"
     """Build without sanitizers."""

@@ -35,7 +35,7 @@ from mcugen.reporting.figures import Report
 from mcugen.reporting.listing import board_table, layer_memory_table, memory_table, node_table
 from mcugen.reporting.memory import memory_map
 from mcugen.reporting.search_table import search_table
-from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_facts, print_table
+from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_facts, print_table
 from mcugen.reporting.text import error_table, layer_table, print_report, totals, tradeoff_table
 from mcugen.reporting.tradeoffs import Goal, Tradeoff
 
@@ -154,7 +154,7 @@ def test_no_number_is_cut(name: str, width: int) -> None:
     shown = [i for i, column in enumerate(table.columns) if column.head not in omitted]
     words = text.split("\n")
     for row, i in itertools.product(table.rows, shown):
-        if table.columns[i].kind in (Kind.NUMBER, Kind.WORD):
+        if table.columns[i].kind in (CellKind.NUMBER, CellKind.WORD):
             assert all(any(line.strip() in word for word in words) for line in lines_of(row[i])), (name, row[i])
     assert all(column.rank or i in shown for i, column in enumerate(table.columns))
     assert max(map(len, words[:-2])) <= max(width, 80), "a table takes no more than its console"
@@ -168,7 +168,7 @@ def test_a_wide_table_has_all_columns_and_whole_names(name: str) -> None:
     flat = [line.split() for line in text.splitlines()]
     for row in table.rows:
         for cell, column in zip(row, table.columns, strict=True):
-            if column.kind is not Kind.TEXT:
+            if column.kind is not CellKind.TEXT:
                 assert all(any(set(line.split()) <= set(words) for words in flat) for line in lines_of(cell))
 
 
@@ -217,7 +217,9 @@ def test_columns_go_by_rank() -> None:
 
 
 def test_untrusted_text_is_no_markup_and_no_escape() -> None:
-    table = TextTable((TableColumn("name", Kind.NAME), TableColumn("text", Kind.TEXT)), [["[red]\x1b[2J", "[/x]\x1b"]])
+    table = TextTable(
+        (TableColumn("name", CellKind.NAME), TableColumn("text", CellKind.TEXT)), [["[red]\x1b[2J", "[/x]\x1b"]]
+    )
     text = printed(table, 80)
     assert "[red]" in text and "[/x]" in text and "\x1b" not in text
 

@@ -82,13 +82,13 @@ def _print(
 ) -> None:
     from rich.markup import escape
 
-    from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
+    from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_table
 
     columns = (
-        TableColumn("", Kind.WORD),
-        TableColumn("what", Kind.WORD),
-        TableColumn("for", Kind.TEXT),
-        TableColumn("version", Kind.TEXT),
+        TableColumn("", CellKind.WORD),
+        TableColumn("what", CellKind.WORD),
+        TableColumn("for", CellKind.TEXT),
+        TableColumn("version", CellKind.TEXT),
     )
     rows = [("✓", "mcugen", "", f"{__version__}, Python {platform.python_version()}")]
     for name, known in packages.items():

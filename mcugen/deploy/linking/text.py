@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from mcugen.core.errors import printable
 from mcugen.deploy.linking.figures import LinkFigure, LinkReport
-from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_table
+from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_table
 
 
 def print_link(report: LinkReport, console: Console, wide: bool = False) -> None:
@@ -24,7 +24,7 @@ def print_link(report: LinkReport, console: Console, wide: bool = False) -> None
 def link_table(report: LinkReport) -> TextTable:
     """Return the table of the bytes of each model, and of their sums."""
     heads = (("arena", 0), ("state", 2), ("weights", 1), ("code", 1), ("flash", 0))
-    columns = (TableColumn("bytes", Kind.NAME), *(TableColumn(head, rank=rank) for head, rank in heads))
+    columns = (TableColumn("bytes", CellKind.NAME), *(TableColumn(head, rank=rank) for head, rank in heads))
     rows = []
     for number, model in enumerate(report.models):
         code = report.model_code[number] if report.model_code else None

@@ -96,7 +96,7 @@ class Difference:
 
 
 CYCLES, INSTRUCTIONS = "cycles", "instructions"
-"""What a board's counter counts, and what the counter of a simulated board counts."""
+"""Unit of the counter of a board, and unit of the counter of a simulated board."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from mcugen.core.errors import printable
 from mcugen.deploy.validation.figures import CYCLES, CycleRange, LayerCheck, ValidationReport, Verdict
 from mcugen.reporting.pages import render_template
-from mcugen.reporting.tables import Kind, TableColumn, TextTable, print_facts, print_table
+from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_facts, print_table
 from mcugen.reporting.text import accuracy_rows
 
 _WORDS = {
@@ -26,8 +26,8 @@ Row = tuple[str, str, str]
 """Label, value and note of one figure of the report, as texts."""
 
 LAYER_CHECK_COLUMNS: tuple[tuple[TableColumn, Callable[[LayerCheck], str]], ...] = (
-    (TableColumn("kernel", Kind.WORD, 4), lambda layer: layer.kernel),
-    (TableColumn("bits", Kind.WORD, 1), lambda layer: _WORDS[Verdict(layer.verdict)] if layer.verdict else ""),
+    (TableColumn("kernel", CellKind.WORD, 4), lambda layer: layer.kernel),
+    (TableColumn("bits", CellKind.WORD, 1), lambda layer: _WORDS[Verdict(layer.verdict)] if layer.verdict else ""),
     (TableColumn("MACs", rank=6), lambda layer: f"{layer.macs:,}" if layer.macs else ""),
     (TableColumn(CYCLES), lambda layer: _number(layer.cycles, "")),
     (TableColumn("sim. instr.", rank=5), lambda layer: _number(layer.instructions, "")),
@@ -134,7 +134,7 @@ def layer_check_table(report: ValidationReport) -> TextTable:
     """Return the table of layers with the columns that have figures."""
     known = [(column, show) for column, show in _columns(report) if any(map(show, report.layers))]
     return TextTable(
-        (TableColumn("#"), TableColumn("layer", Kind.NAME), *(column for column, _ in known)),
+        (TableColumn("#"), TableColumn("layer", CellKind.NAME), *(column for column, _ in known)),
         [(str(i), layer.name, *(show(layer) for _, show in known)) for i, layer in enumerate(report.layers)],
         "layers",
         ["bold red" if layer.verdict == Verdict.DIFFERENT else None for layer in report.layers],

@@ -38,7 +38,7 @@ BIND_REMEDY = "or fix both inputs: --bind NAME=FILE.npy"
 
 
 class ConstantLoss(Enum):
-    """How an exporter lost the mean or variance of a Keras normalization; the values are texts for messages."""
+    """Way in which an exporter lost the mean or variance of a Keras normalization; values are texts for messages."""
 
     INPUT = "is an input of the model"
     MISSING = "is missing"
