@@ -11,7 +11,7 @@ from markers import markdown_table, rewrite_passage
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.board import Board, load_board
-from mcugen.reporting.figures import Report
+from mcugen.core.options import PORTABLE, CompileOptions
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "reference" / "figures" / "performance.md"
 HEADINGS = ("", "instructions: as ever", "twins", "plain", "code: as ever", "twins", "plain", "arena: as ever", "plain")
@@ -20,11 +20,6 @@ HEADINGS = ("", "instructions: as ever", "twins", "plain", "code: as ever", "twi
 def with_portable_twins(board: Board) -> Board:
     """Return the board with the portable C twins of its kernels in place of assembly."""
     return replace(board, cflags=(*board.cflags, "-DMCUGEN_PLAIN_C"))
-
-
-def with_portable_kernels(board: Board) -> Board:
-    """Return the board with portable kernels only, as the board file of docs/how-to/firmware.md has it."""
-    return replace(with_portable_twins(board), features=frozenset())
 
 
 def main() -> None:
@@ -36,17 +31,12 @@ def main() -> None:
 def table_row(path: Path) -> tuple[str, ...]:
     """Return the table row of a model."""
     board = load_board("nrf52840")
-    own, of_twins, of_plain = (
-        _report(path, target) for target in (board, with_portable_twins(board), with_portable_kernels(board))
-    )
+    own, of_twins = (Compilation(path, target).report() for target in (board, with_portable_twins(board)))
+    of_plain = Compilation(path, board, CompileOptions(family=PORTABLE)).report()
     count = own.instructions or 0
     times = [f"{report.instructions:,} ({(report.instructions or 0) / count:.1f}x)" for report in (of_twins, of_plain)]
     code = [f"{report.flash.code:,}" for report in (own, of_twins, of_plain)]
     return (path.stem, f"{count:,}", *times, *code, f"{own.ram.arena:,}", f"{of_plain.ram.arena:,}")
-
-
-def _report(path: Path, board: Board) -> Report:
-    return Compilation(path, board).report()
 
 
 if __name__ == "__main__":

@@ -136,18 +136,20 @@ class Model:
         quantization = self.compilation.compiled.quantization
         return None if quantization is None else QuantizedModel(quantization)
 
-    def write(self, folder: str | os.PathLike[str] | None = None) -> Path:
+    def write(self, folder: str | os.PathLike[str] | None = None, *, force: bool = False) -> Path:
         """Write the C files to a folder, and return its path.
 
-        An earlier result in the folder is replaced completely or, if writing fails, left untouched.
+        Files of an earlier result are replaced; other files in the folder stay. If writing fails, nothing changes.
 
         Args:
             folder: The folder; by default one with the name of the model in the working directory.
+            force: Whether to overwrite files that were edited, or that mcugen did not write.
 
         Raises:
-            OutputError: The folder cannot be written, or holds files of the same names that mcugen did not write.
+            OutputError: The folder cannot be written; or, without `force`, a file to write was edited or was not
+                written by mcugen.
         """
-        return self.compilation.write(None if folder is None else Path(folder))
+        return self.compilation.write(None if folder is None else Path(folder), force=force)
 
     def run(self, inputs: SampleInput, *, simulate: bool = False) -> dict[str, Array]:
         """Compute the outputs of the generated code for some samples.
@@ -220,6 +222,7 @@ class Model:
         folder: str | os.PathLike[str] | None = None,
         *,
         version: str = "",
+        url: str = "",
         zipped: bool = False,
         force: bool = False,
     ) -> Exported:
@@ -229,6 +232,7 @@ class Model:
             format: Name of the format, such as "arduino" or "zephyr" (docs/how-to/export.md).
             folder: The folder to write to; by default one named like the model.
             version: Version of the package, MAJOR.MINOR.PATCH; "" for that of mcugen.
+            url: Web page of the package, for the metadata of package managers; "" for none.
             zipped: Whether to write one zip file, if the tool reads such files.
             force: Whether to overwrite files that were edited, or that mcugen did not write.
 
@@ -236,7 +240,7 @@ class Model:
             UsageError: The format is unknown, or not possible for the board.
             OutputError: The files cannot be written.
         """
-        packaging = Packaging(zipped=zipped, force=force)
+        packaging = Packaging(url=url, zipped=zipped, force=force)
         chosen = replace(packaging, version=version) if version else packaging
         return self.compilation.export(format, None if folder is None else Path(folder), chosen)
 

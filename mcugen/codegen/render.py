@@ -54,7 +54,7 @@ _LENT = 16
 STATE_MARK = 0x6E756765
 """Magic number that NAME_reset writes to a state struct, if a struct of zeros would not be a valid state."""
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 """Version of the contract between generated code and runtime_c/include/mcugen.h."""
 
 

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from mcugen.core.board import Board
-from mcugen.core.errors import ConstraintError, printable, shortened
+from mcugen.core.errors import ConstraintError, shortened
 from mcugen.explore.point import Outcome
 from mcugen.explore.search import Explored
+from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_table
 
 _MAX_REASON_CHARACTERS = 160
 """Largest number of characters of a reason in the table; JSON has all."""
@@ -60,20 +58,28 @@ def _board_fit(outcome: Outcome, board: Board) -> BoardFit:
 
 def print_fits(model: str, fits: Sequence[BoardFit], console: Console) -> None:
     """Print a line for each board: whether the model fits, bytes needed and available, and the reason if not."""
+    print_table(fit_table(model, fits), console, hint="--json has all")
+
+
+def fit_table(model: str, fits: Sequence[BoardFit]) -> TextTable:
+    """Return the table of boards that `print_fits` prints."""
     number = sum(fit.fits for fit in fits)
-    title = f"{printable(model)} fits {number} of {len(fits)} boards (estimates without the stack)"
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for head in ("board", "fits"):
-        table.add_column(head, no_wrap=True)
-    for head in ("RAM", "of", "flash", "of"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("reason")
-    for fit in fits:
-        needs = (_bytes(fit.ram_needed), _bytes(fit.ram_available), _bytes(fit.flash_needed))
-        cells = (fit.board, "yes" if fit.fits else "no", *needs, _bytes(fit.flash_available))
-        reason = escape(printable(shortened(fit.reason, _MAX_REASON_CHARACTERS)))
-        table.add_row(*cells, reason, style=None if fit.fits else "dim")
-    console.print(table)
+    columns = (
+        *(TableColumn(head, CellKind.WORD) for head in ("board", "fits")),
+        *(TableColumn(head) for head in ("RAM", "of", "flash", "of")),
+        TableColumn("reason", CellKind.TEXT),
+    )
+    rows = [
+        (
+            fit.board,
+            "yes" if fit.fits else "no",
+            *map(_bytes, (fit.ram_needed, fit.ram_available, fit.flash_needed, fit.flash_available)),
+            shortened(fit.reason, _MAX_REASON_CHARACTERS),
+        )
+        for fit in fits
+    ]
+    title = f"{model} fits {number} of {len(fits)} boards (estimates without the stack)"
+    return TextTable(columns, rows, title, [None if fit.fits else "dim" for fit in fits])
 
 
 def _bytes(number: int | None) -> str:

@@ -7,6 +7,7 @@
  *   MCUGEN_STOP_AFTER_LAYER(model, i) has the same arguments; a nonzero value ends the run with MCUGEN_ERROR_STOPPED
  *   MCUGEN_WEIGHTS_SECTION  attribute of every constant array, e.g. __attribute__((section(".ext_flash")))
  *   MCUGEN_ARENA_SECTION    attribute of the default arena, e.g. __attribute__((section(".dtcm")))
+ *   MCUGEN_STAGE(to, from, nbytes), MCUGEN_STAGE_BEGIN and MCUGEN_STAGE_END copy weights; see NAME_kernels.h
  *   MCUGEN_SECTION(name)    attribute of data that --place puts into a memory, by the name of its linker section
  */
 #ifndef MCUGEN_H
@@ -17,7 +18,7 @@
 #include <string.h>
 
 /* Version of the interface between this header and generated code; NAME.h checks it. */
-#define MCUGEN_ABI_VERSION 2
+#define MCUGEN_ABI_VERSION 3
 
 /* Results of NAME_run and NAME_selftest. */
 #define MCUGEN_OK 0
