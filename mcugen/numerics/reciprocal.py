@@ -11,8 +11,8 @@ they step from each q to the next at the same float. These floats are few: one f
 compares them; both functions are odd, which saves the negative half. Infinities stay, as no term has the other sign; a
 NaN stays one.
 
-*By whole numbers* (`WholeScale`), for CPUs without floats: see mcugen_quantize8 in runtime_c/functions.h. It finds the q
-below and above the ratio by a short product, and decides between both by the exact remainder.
+*By whole numbers* (`WholeScale`), for CPUs without floats: see mcugen_quantize8 in runtime_c/functions.h.
+It finds the q below and above the ratio by a short product, and decides between both by the exact remainder.
 """
 
 from __future__ import annotations
