@@ -139,7 +139,7 @@ def sqnr_of(compiled: CompiledModel) -> float:
     samples, ends = samples_of(compiled), compiled.program.outputs
     run = compiled.reference_run(samples)
     assert "converted" not in run.note
-    found = compiled._interpreted(samples, None)
+    found = compiled.interpret_samples(samples, None)
     pairs = [(a[e.name], b[e.name]) for a, b in zip(found, run.outputs, strict=True) for e in ends]
     assert all(a.dtype == b.dtype for a, b in pairs)
     flat = [np.concatenate([pair[i].reshape(-1).astype(np.float64) for pair in pairs]) for i in (0, 1)]

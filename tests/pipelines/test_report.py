@@ -118,7 +118,7 @@ def test_run_takes_raw_data(trained: Path):
     raw = np.load(trained / "eval.npz")["x"]
     net = Compilation(trained / "net.onnx", "host", CompileOptions(input_pipeline=SOUND))
     found = net.run({"x": raw[:3]})["y"]
-    feed = net._feed(net.compiled.program.inputs)
+    feed = net._input_feed(net.compiled.program.inputs)
     plain = Compilation(trained / "net.onnx", "host")
     expected = plain.run({"x": np.stack([feed.sample("raw", one) for one in raw[:3]])})["y"]
     np.testing.assert_array_equal(found, expected)
@@ -159,7 +159,7 @@ def test_what_does_not_go_together_is_refused(trained: Path, tmp_path: Path):
     with pytest.raises(UsageError, match="--input-pipeline alone"):
         quantizing = Quantizing(calibration=trained / "calibration.npz", preprocess="scale=2")
         _ = Compilation(model, "host", CompileOptions(input_pipeline=SOUND), quantizing).compiled
-    with pytest.raises(UsageError, match="lies in memory"):
+    with pytest.raises(UsageError, match="must lie in memory"):
         rows = Net()
         rows.output(rows.op("Conv", rows.input("x", 1, 1, 16, 16), rows.const(np.ones((1, 1, 3, 3))), out="y"))
         compile_model(rows.model(), "host", CompileOptions(input_pipeline="image=gray", stream_input=True))
