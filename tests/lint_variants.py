@@ -109,9 +109,9 @@ def several() -> Iterator[tuple[str, Board, Bundle]]:
         options = CompileOptions("net", cores=2)
         net = Compilation(SHARED / "ds_cnn_kws_int8_qdq.onnx", two_cores(board), options)
         yield f"two cores {board}", net.target, net.compiled.bundle
-    shared = core_assignment.shared
+    shared = core_assignment.share_layers
     # Portions take longer.
-    with patch.object(two_core_program, "shared", lambda *args: (shared(*args)[0], float("inf"))):
+    with patch.object(two_core_program, "share_layers", lambda *args: (shared(*args)[0], float("inf"))):
         options = CompileOptions("net", cores=2, optimize="throughput")
         net = Compilation(quantized().model(), two_cores("rp2040"), options)
         yield "frame by frame", net.target, net.compiled.bundle

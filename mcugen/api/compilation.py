@@ -395,8 +395,7 @@ class Compilation:
         """Compile the model; it is quantized first if samples or a profile are given.
 
         With `--train auto`, the model is first trained in the simulator with several selections of layers. The
-        selection of
-        highest accuracy is compiled, and a note lists the others.
+        selection of highest accuracy is compiled, and a note lists the others.
 
         Raises:
             McugenError: The model cannot be compiled. Wrong options are refused before the model is quantized.
@@ -641,10 +640,8 @@ class Compilation:
         """Return the samples that a report runs: the first of these that is available.
 
         They are `data`; the samples of `judging`; the first calibration sample of a quantized model; and a random
-        sample. A
-        random sample is the last choice: it may lie outside the ranges that the model was quantized for, and then shows
-        too
-        low an accuracy.
+        sample. A random sample is the last choice: it may lie outside the ranges that the model was quantized for, and
+        then shows too low an accuracy.
         """
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)

@@ -49,6 +49,7 @@ class DeadlineCheck:
     """
 
     deadline: Deadline
+    """The largest accepted time of a call."""
     costs: SimulatedCostModel
     """The cost model that runs programs in the simulator."""
     missed: Report | None = None
@@ -57,7 +58,7 @@ class DeadlineCheck:
     """Cycles per estimated instruction of the last program that ran."""
 
     def is_met_by(self, fastest: CompiledModel) -> bool:
-        """Return whether a program meets the deadline.
+        """Return whether the fastest program of a model meets the deadline.
 
         The estimate decides where it is clearly below the deadline; otherwise the program runs in the simulator.
 

@@ -47,7 +47,9 @@ class KernelCandidate:
     """A candidate for a layer: a kernel, with or without a copy of its constants, whose cycles are to be measured."""
 
     node: Node
+    """The layer."""
     kernel: Kernel
+    """The kernel that computes the layer."""
     copies: bool
     """Whether the layer's constants are copied to the arena before the layer runs."""
 

@@ -132,8 +132,7 @@ class AccuracyDemand:
         """Return the goal that a quantized model must meet.
 
         The goal is a largest loss of the metric if the float model itself has a value of it (as with labels), else a
-        smallest
-        SQNR.
+        smallest SQNR.
 
         Args:
             outputs: The outputs of the float model, with labels if known.
@@ -256,7 +255,9 @@ class LayerQuestion:
     """
 
     round: RaisingRound
+    """The round of the search, with the models that answers refer to."""
     layer: str
+    """Name of the layer's output."""
     asks_cost: bool = False
     """Whether the question is for the cost: the relative growth of RAM and time by the layer's higher precision."""
 
@@ -298,7 +299,9 @@ class PrecisionSearch:
     quantizer: Quantizer
     """The quantizer of the float model, with its calibration samples."""
     board: Board
+    """The board that models are compiled for."""
     options: CompileOptions
+    """The options of the compilation, with the limits of RAM and flash."""
     samples: Samples
     """Samples that evaluate a model, as real values that the float model takes."""
     demand: AccuracyDemand
@@ -306,6 +309,7 @@ class PrecisionSearch:
     fixed: Mapping[str, DType] = field(default_factory=dict)
     """Precisions that the user chose, by the name of the layer's output; the search does not change them."""
     progress: Progress = no_progress
+    """Called with the name of a task, the number of finished steps, and the number of all steps."""
     share: Callable[[Sequence[LayerQuestion]], Iterable[tuple[LayerQuestion, Answer]]] | None = None
     """Function that has questions answered by worker processes, in any order; None to answer them in this process."""
     deadline_check: DeadlineCheck | None = None
@@ -789,7 +793,14 @@ class PrecisionSearch:
             yield question.layer, answer
 
     def answer(self, question: LayerQuestion) -> Answer:
-        """Return the answer to a question about a layer, which may come from another process."""
+        """Return the noise of a layer, or the growth of cost by its higher precision, as a question asks.
+
+        The question may come from another process, as it holds all that the answer needs. The answer is None if the
+        layer cannot get the higher precision, or the model then does not fit the board.
+
+        Args:
+            question: The layer, the round of the search, and whether the cost is asked for.
+        """
         context, layer = question.round, question.layer
         self._codes, self.quantizer = dict(context.codes), self.quantizer.with_code_bits(context.code_bits)
         if not question.asks_cost:

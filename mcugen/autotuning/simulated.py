@@ -42,7 +42,7 @@ class SimulatedCostModel(CostModel[CompiledModel]):
         self._reports = dict[Hashable, Report]()
 
     def key(self, candidate: CompiledModel) -> Hashable:
-        """Return a key that is equal for equal programs, which therefore run only once."""
+        """Return a key for the cache of metrics; equal programs have equal keys, so that they run only once."""
         return BuiltProgram(candidate.program).key
 
     def report(self, candidate: CompiledModel) -> Report:
@@ -103,6 +103,7 @@ class SimulatedCandidate:
     name: str
     """Name of the candidate in messages."""
     compiled: CompiledModel
+    """The compiled model."""
     metrics: Metrics
     """RAM, flash, cycles and other costs of one call of the candidate, from the simulated run."""
     number: int | None = None

@@ -45,7 +45,10 @@ class StepCostModel(SimulatedCostModel):
         """Cycles of each layer's longest step, of the last program that ran."""
 
     def measure(self, candidate: CompiledModel, level: AccuracyLevel) -> Metrics:
-        """Compute the metrics of a model that is not in the cache, with the cycles of its longest step."""
+        """Compute the metrics of a model that is not in the cache, with the cycles of its longest step.
+
+        The steps run in the simulator at any level; the other metrics are estimated.
+        """
         estimate = super().measure(candidate, AccuracyLevel.ESTIMATED)
         self.layer_steps = longest_steps(candidate, self._measure_steps(candidate))
         return replace(estimate, step_cycles=max(self.layer_steps, default=0), level=level)

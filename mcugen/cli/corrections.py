@@ -45,7 +45,12 @@ class Grammar:
 
     @classmethod
     def of(cls, name: str, command: Any) -> Grammar:
-        """Return the grammar of a command of the framework."""
+        """Return the options and arguments that a command accepts.
+
+        Args:
+            name: Name of the command.
+            command: The command as the framework (Typer) declares it.
+        """
         options = [p for p in command.params if isinstance(p, TyperOption)]
         flags = {flag: not (p.is_flag or p.count) for p in options for flag in (*p.opts, *p.secondary_opts)}
         arguments = [p for p in command.params if not isinstance(p, TyperOption)]

@@ -52,7 +52,7 @@ class Commands(TyperGroup):
     """The group of all commands. It turns exceptions, and calls of sys.exit in a plug-in, into McugenErrors."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        """Parse the options of the program itself."""
+        """Parse the words up to the command's name; usage errors of the framework become McugenErrors."""
         with self._usage_errors():
             return super().make_context(*args, **kwargs)
 

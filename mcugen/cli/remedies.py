@@ -91,7 +91,12 @@ class Invocation:
         return Invocation(self.name, [*self.without(option, key * bool(equals)).arguments, *words], self.options)
 
     def replacing(self, word: str, other: str) -> Invocation:
-        """Return the command with another word in place of one."""
+        """Return the command with one of its words replaced.
+
+        Args:
+            word: The word to replace.
+            other: The new word.
+        """
         return replace(self, arguments=[other if argument == word else argument for argument in self.arguments])
 
     def __str__(self) -> str:
@@ -102,8 +107,7 @@ def command_that_helps(error: McugenError, invocation: Invocation) -> str:
     """Return the shell command to suggest after an error; "" after Ctrl-C.
 
     It is a command that the error names, or the user's command changed as the error advises, or else one that shows
-    more
-    about the problem.
+    more about the problem.
     """
     if isinstance(error, Interrupted):
         return ""

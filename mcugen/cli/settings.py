@@ -42,7 +42,7 @@ Kinds = Mapping[str, type[Any]]
 
 
 def settings_kinds() -> Kinds:
-    """Return the value types of the options that a settings file may contain, by name."""
+    """Return the Python types of the values of the options that a settings file may contain, by option name."""
     return {MODEL: Path} | {option.name: option.base for option in OPTIONS if option.is_in_settings}
 
 

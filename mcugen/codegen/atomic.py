@@ -56,7 +56,7 @@ def staging(folder: Path) -> Iterator[Path]:
 
 
 def write_synced(path: Path, write: Callable[[IO[bytes]], object], mode: int | None = None) -> None:
-    """Create a new file, and sync it to the disk.
+    """Create a new file with contents that a function writes, and sync the file to the disk.
 
     Args:
         path: A path that does not exist.
@@ -72,15 +72,22 @@ def write_synced(path: Path, write: Callable[[IO[bytes]], object], mode: int | N
 
 
 def put_file(fresh: Path, target: Path) -> None:
-    """Move the file `fresh` to `target` in the same folder, replacing a file that is there."""
+    """Move a file to another name in the same folder, replacing a file that is there.
+
+    Args:
+        fresh: The file to move.
+        target: The new path.
+    """
     fresh.replace(target)
     _sync_folder(target.parent)
 
 
 def put_folder(fresh: Path, target: Path) -> None:
-    """Move the folder `fresh` to `target`, in the same parent folder, replacing a folder that is there.
+    """Move a folder to another name in the same parent folder, replacing a folder that is there.
 
-    The replaced folder may remain at `fresh`.
+    Args:
+        fresh: The folder to move. The replaced folder may remain at this path.
+        target: The new path.
     """
     _sync_folder(fresh)
     if not target.exists():
@@ -116,7 +123,11 @@ def _aside(target: Path) -> Path:
 
 
 def exchange(a: Path, b: Path) -> bool:
-    """Atomically exchange the names of two existing files or folders.
+    """Exchange the names of two existing files or folders atomically.
+
+    Args:
+        a: One of the paths.
+        b: The other path.
 
     Returns:
         True if they were exchanged; False if the operating system or file system cannot do that.

@@ -30,7 +30,9 @@ class Port:
     dtype: str
     """Element type, as numpy names it, such as `int8`."""
     shape: tuple[int, ...]
+    """Lengths of the tensor's axes."""
     nbytes: int
+    """Size of the tensor in bytes."""
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
     """Formulas of the lengths that are known at run time only, by axis; `shape` and `nbytes` then hold the largest
     values."""
@@ -143,7 +145,11 @@ class InputCode:
 class Result:
     """The place in memory of a layer's result that later layers read, for validation on the board.
 
-    It is `nbytes` bytes of a buffer from byte `offset` on; `layer` is the index of the layer, from 0.
+    Attributes:
+        layer: Index of the layer, from 0.
+        buffer: The buffer that holds the result.
+        offset: Offset of the result's first byte in the buffer.
+        nbytes: Size of the result in bytes.
     """
 
     layer: int
@@ -159,7 +165,12 @@ class Result:
 
 @dataclass(frozen=True)
 class FirmwareConstant:
-    """An array of constants in the firmware: its name in C, and the CRC-32 of its bytes, little-endian."""
+    """An array of constants in the firmware, with its expected checksum.
+
+    Attributes:
+        name: Name of the array in C.
+        crc32: CRC-32 of the array's bytes, with little-endian elements.
+    """
 
     name: str
     crc32: int
@@ -181,7 +192,11 @@ class Validation:
 class TrainingArguments:
     """Arguments of the C function `NAME_train` after the state: target, learning rate, and where to write the loss.
 
-    The target is a class index below `classes`, or a tensor if `classes` is 0.
+    Attributes:
+        target: The expected result: a class index below `classes`, or a tensor if `classes` is 0.
+        rate: The learning rate.
+        loss: The output that receives the loss.
+        classes: Number of classes; 0 if the target is a tensor.
     """
 
     target: Port
@@ -198,7 +213,13 @@ class TrainingArguments:
 
 
 class StoredArray(NamedTuple):
-    """An array of constants in generated C: its name, its bytes, and the index of the layer that reads it first."""
+    """An array of constants in generated C.
+
+    Attributes:
+        name: Name of the array in C.
+        nbytes: Size of the array in bytes.
+        layer: Index of the layer that reads the array first.
+    """
 
     name: str
     nbytes: int
@@ -214,6 +235,14 @@ class Bundle:
     outputs (pointers to elements, inputs first), a file of weights, a reader of rows with its context, a state, and
     sizes known only at run time. With `-DMCUGEN_ON_LAYER=f` the code calls `f(&NAME_model, index)` after each layer,
     with `index` counting `layers` from 0.
+
+    Attributes:
+        name: Name of the model in C, the prefix of its public C names.
+        files: Texts of the files, by name.
+        arena_size: Bytes of the arena: the working memory of a call.
+        inputs: The model's inputs, in order.
+        outputs: The model's outputs, in order.
+        layers: Names of the layers, in the order of computation.
     """
 
     name: str

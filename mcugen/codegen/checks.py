@@ -21,7 +21,13 @@ _FORMATS = {"int32_t": "<i", "int64_t": "<q", "float": "<f", "double": "<d"}
 
 @dataclass(frozen=True)
 class CheckedData:
-    """An entry of the checksum table: C expressions of the address and size in bytes of data, and its CRC-32."""
+    """An entry of the checksum table: data whose CRC-32 the generated code checks.
+
+    Attributes:
+        address: C expression of the data's address.
+        size: C expression of the number of bytes.
+        crc: The expected CRC-32 of the bytes.
+    """
 
     address: str
     size: str
@@ -34,7 +40,12 @@ class CheckedData:
 
 
 def array_entry(name: str, data: Array) -> CheckedData:
-    """Return the checksum entry of an array of constants whose C name is `name`."""
+    """Return the checksum entry of an array of constants.
+
+    Args:
+        name: C name of the array.
+        data: The elements.
+    """
     stored = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return CheckedData(name, f"sizeof {name}", zlib.crc32(np.ascontiguousarray(stored).tobytes()))
 

@@ -24,7 +24,13 @@ def is_unbounded(data: Array | None) -> bool:
 
 
 def constant(buffer: Buffer, renderer: Renderer, place: str) -> dict[str, Any]:
-    """Return the template context of a constant; `place` is the macro that places it in a section."""
+    """Return the template variables of a constant's C array.
+
+    Args:
+        buffer: The constant.
+        renderer: The C names of the model's code.
+        place: Name of the C macro that places the array in a linker section.
+    """
     assert buffer.data is not None
     return array_context(
         renderer.array(buffer), buffer.dtype.c, buffer.data, constant_title(buffer, renderer.titles), place
@@ -32,7 +38,7 @@ def constant(buffer: Buffer, renderer: Renderer, place: str) -> dict[str, Any]:
 
 
 def constant_title(buffer: Buffer, titles: Titles) -> str:
-    """Return the text that names a constant in C comments: its layer, and its role there such as "weights"."""
+    """Return the text that names a constant in C comments: its layer, and its role in the layer such as "weights"."""
     title, role = buffer_title(buffer, titles)
     return f"{title}: {role}" if role else title
 

@@ -19,7 +19,12 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class RunParameter:
-    """A parameter of the generated run function: its C type and name."""
+    """A parameter of the generated run function.
+
+    Attributes:
+        ctype: C type of the parameter.
+        name: C name of the parameter.
+    """
 
     ctype: str
     name: str
@@ -32,9 +37,13 @@ class RunParameter:
 
 @dataclass(frozen=True)
 class SecondCorePart:
-    """The C statements that compute the second core's part of one fork, and the number of that fork.
+    """The C statements that compute the second core's part of one fork.
 
     A fork is a layer or a pair of branches that both cores compute at the same time.
+
+    Attributes:
+        fork: Number of the fork, from 1.
+        lines: The statements.
     """
 
     fork: int
@@ -43,7 +52,7 @@ class SecondCorePart:
 
 @dataclass(frozen=True)
 class SecondCoreCode:
-    """The template context of the second core's function.
+    """The template variables of the C function that the second core runs.
 
     Attributes:
         portions: The statements of the second core for each fork, that is, for each layer that both cores compute.
@@ -59,7 +68,7 @@ class SecondCoreCode:
 
 
 def identifiers_in(lines: Sequence[RunStatement]) -> set[str]:
-    """Return all C identifiers that statements of the run function and the parameter values that they set contain."""
+    """Return all C identifiers that occur in statements of the run function, or in the parameters that these set."""
     texts = [text for line in lines for text in (line.text, *(m[2] for m in line.members))]
     return {word for text in texts for word in _WORD.findall(text)}
 
@@ -77,9 +86,10 @@ def with_memories(words: set[str], arena: str, pointers: Sequence[Any], constant
 
 
 def divide_between_cores(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return template context entries that divide the statements of the run function between two cores.
+    """Return the template variables that divide the statements of the run function between two cores.
 
-    `context` is the template context of a model's C file for one core.
+    Args:
+        context: The template variables of a model's C file for one core.
     """
     lines: Sequence[RunStatement] = context["lines"]
     theirs = [line for line in lines if line.portion]

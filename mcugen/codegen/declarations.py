@@ -18,10 +18,14 @@ _MEMBER = re.compile(r"\bp(?:->|\.)(\w*)(\{\{|[\"%])?")
 
 
 def mismatches(kernel: Kernel, env: jinja2.Environment) -> list[str]:
-    """Return a sentence for each name that a kernel declares but its template does not read, or the other way round.
+    """Return the names that a kernel declares but its template does not read, and the other way round, as sentences.
 
     If the template cannot be read, the result is one sentence that says so. Names that only imported or included
     templates read are not checked; a missing one fails when the template is rendered.
+
+    Args:
+        kernel: The kernel.
+        env: Environment that finds the kernel's template.
     """
     name = f"kernels/{kernel.name}.c.j2"
     try:

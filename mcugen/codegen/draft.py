@@ -33,9 +33,13 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs and expected outputs of one run of the self-test, by endpoint name.
+    """A sample of the self-test: the inputs of a run and its expected outputs.
 
     All samples of a model have the same tolerances.
+
+    Attributes:
+        inputs: Arrays by the input's name.
+        outputs: Expected arrays by the output's name.
     """
 
     inputs: dict[str, Array]
@@ -121,7 +125,17 @@ class FolderOptions:
 
 
 class Draft(NamedTuple):
-    """The program and all further inputs of rendering: all data that the contents of one model's folder depend on."""
+    """All data that the contents of one model's generated folder depend on: the input of `render`.
+
+    Attributes:
+        program: The planned program.
+        provenance: The facts in the banner of every file.
+        samples: Inputs and expected outputs of the self-test.
+        report: The report to write to the folder as JSON.
+        placement: The memories of the board that hold arena, weights and copies.
+        form: The optional parts of the folder.
+        source: The kernels' templates, and the CPU features that the kernels may use.
+    """
 
     program: Program
     provenance: Provenance

@@ -26,6 +26,10 @@ def for_features(text: str, features: Collection[str]) -> str:
 
     Preprocessor conditions on missing features are resolved. Conditions on features in `features`, and all other
     conditions, stay: the code may also be built for a CPU without these features, which then uses plain C.
+
+    Args:
+        text: The C code.
+        features: Names of the CPU features that the board has.
     """
     assert FEATURES.issuperset(features)
     absent = {macro for macro, having in _MACROS.items() if not any(f.issubset(features) for f in having)}

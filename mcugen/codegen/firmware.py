@@ -33,9 +33,13 @@ from mcugen.memory.shared_arena import Pair, SharedArena, join, verify_shared_ar
 
 @dataclass(frozen=True)
 class MemoryArena:
-    """The common arena of several models in one memory of the board, and the models' arena areas that lie in it."""
+    """The arena that several models of a firmware share in one memory of the board.
+
+    A model's arena may consist of areas in several memories; `members` are the areas that lie in this one.
+    """
 
     memory: Memory
+    """The memory of the board that holds the common arena."""
     is_named: bool
     """Whether the C code places the common arena in a named memory section."""
     shared_arena: SharedArena
@@ -43,12 +47,17 @@ class MemoryArena:
     members: tuple[tuple[int, int], ...]
     """Index of the model, and index of the area of that model's arena, for each area that lies in the common arena."""
     apart: int
-    """Bytes that the members' areas would take in separate arenas, for comparison."""
+    """Sum of the bytes that the areas would take without sharing, for comparison."""
 
 
 @dataclass(frozen=True)
 class Firmware:
-    """The generated folder of several models (`bundle`), and a bundle for each model with all files of the folder."""
+    """The generated folder of a firmware with several models.
+
+    Attributes:
+        bundle: The folder as a whole.
+        models: For each model, its facts and all files of the folder.
+    """
 
     bundle: Bundle
     models: tuple[Bundle, ...]
@@ -76,7 +85,7 @@ def memory_arenas(drafts: Sequence[Draft], exclusive: Collection[Pair]) -> tuple
 
 
 def render_firmware(plan: SharingPlan, report: Mapping[str, object]) -> Firmware:
-    """Return all files of a folder of several models.
+    """Render the generated folder of a firmware with several models.
 
     Args:
         plan: The models, and what they share.
@@ -169,15 +178,21 @@ class SharingPlan:
 
     @property
     def arena(self) -> int:
-        """Return the bytes of the common arenas in all memories."""
+        """Return the total bytes of the common arenas in all memories of the board."""
         return sum(area.shared_arena.nbytes for area in self.areas)
 
     def memory(self, draft: Draft) -> MemoryContext:
-        """Return the memory layout of one model's code, without the arrays that it shares with other models."""
+        """Return the memory layout of one model's code: arenas, linker sections and weights.
+
+        The arrays of constants that the model shares with other models are left out.
+
+        Args:
+            draft: The model, as an input of rendering.
+        """
         return MemoryContext(draft.program, draft.placement, draft.form.weights, self.shared)
 
     def context(self) -> dict[str, Any]:
-        """Return the template context of the shared functions and arrays."""
+        """Return the variables for the templates of the C file with the shared functions and arrays."""
         functions = self.shared.functions.values()
         memories = dict.fromkeys(memory for _, memory, _ in self._arrays)
         sections = {m: f".rodata.mcugen.{identifier(m)}.{self.name}" if m else "" for m in memories}

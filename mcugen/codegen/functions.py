@@ -38,7 +38,9 @@ class KernelFunction:
     """One generated C function: a kernel, specialized by its baked constants and template options."""
 
     instr: Instr
+    """An instruction that calls the function; its kernel and baked constants define the code."""
     name: str
+    """C name of the function."""
     is_static: bool = True
     """Whether the function is static in C: only one file calls it."""
     text: str = ""
@@ -87,7 +89,7 @@ FunctionKey = tuple[tuple[object, ...], str]
 
 
 class Functions:
-    """The C functions that a program calls, each rendered once.
+    """The registry of the C functions that a program calls; each is rendered once, on first use.
 
     Args:
         env: Environment of the templates.

@@ -35,7 +35,7 @@ def golden_sample(
 
     Args:
         graph: Graph to evaluate.
-        kept: Names of the inputs that are states: they have the value of `first_state`.
+        kept: Names of the inputs that are states, which get their values before the first call (`first_state`).
         seed: Seed of random inputs.
         references: For some nodes, replacements of the operator's evaluation, because their kernels round differently.
         amplitude: Share (0 to 1) of their range that random inputs span.
@@ -58,7 +58,7 @@ def golden_sample(
 
 
 def first_state(graph: Graph, state: Value) -> Array:
-    """Return the value that a state has before the first call.
+    """Return the value that a state (data which the model keeps between calls) has before the first call.
 
     It is the initial value that training defines (such as trained weights), or else the real number 0 in all elements,
     stored as the zero point if the state is quantized.

@@ -41,10 +41,12 @@ _FINAL = ".final"
 
 @dataclass(frozen=True)
 class InstallResult:
-    """The files that an export wrote to a folder, removed from it, and kept in it. Paths are relative to the folder."""
+    """The files that an export wrote to a folder, removed from it, and kept in it; names are relative to the folder."""
 
     folder: Path
+    """The folder of the export."""
     written: tuple[str, ...]
+    """Files that were written, new or in place of an older version."""
     removed: tuple[str, ...]
     """Files of an older export that were removed because the new package does not contain them."""
     kept: tuple[str, ...]
@@ -102,7 +104,7 @@ def holds_only_unedited(target: Path, files: Files, package: str, folder: Path, 
         target: The folder, which may not exist, without links in its path.
         files: The new files, by path in the folder.
         package: Name of the package.
-        folder: The folder as the user named it, for messages.
+        folder: The same folder as the user named it, for messages.
         force: Whether edited files are overwritten.
 
     Raises:
@@ -123,7 +125,7 @@ def _is_replaceable(path: Path, known: _Manifest, files: Files) -> bool:
 
 
 def manifest(files: Files, package: str) -> bytes:
-    """Return the manifest of a folder with these files."""
+    """Return the JSON manifest of a folder with these files: the package's name, and a digest of each file."""
     return _manifest(package, {path: (digest(_bytes(content)),) for path, content in files.items()})
 
 

@@ -14,7 +14,7 @@ from mcugen.lir.program import STOP, Program
 
 
 def lesson_context(renderer: Renderer, model: str) -> dict[str, object] | None:
-    """Return the template context of the training code, or None for a model that is not trainable.
+    """Return the template variables of the C code that trains the model; None for a model that is not trainable.
 
     Args:
         renderer: The C names and functions of the model.

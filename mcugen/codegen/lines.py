@@ -16,15 +16,24 @@ _BREAKS = re.compile(r"(?<=[,=?:;+]) (?=\S)|(?<=\|\|) ")
 
 
 def fitted(text: str, indent: int = 0, width: int = MAX_C_LINE_COLUMNS) -> str:
-    """Return a C statement that starts in column `indent`, broken after commas and operators if it is too long.
+    """Return a C statement, broken after commas and operators if it is too long for one line.
 
-    `width` is the largest number of columns.
+    Args:
+        text: The statement on one line.
+        indent: Column in which the statement starts.
+        width: Largest number of columns of a line.
     """
     return _filled(_BREAKS.split(text), indent, f"\n{' ' * (indent + 4)}", width)
 
 
 def fitted_call(function: str, arguments: Sequence[str], indent: int = 0) -> str:
-    """Return a call as a statement, broken before arguments if it is too long."""
+    """Return a C call as a statement, broken before arguments if it is too long for one line.
+
+    Args:
+        function: Name of the function, or all text before the opening parenthesis.
+        arguments: The arguments in C.
+        indent: Column in which the statement starts.
+    """
     parts = [f"{argument}," for argument in arguments[:-1]] + [f"{argument});" for argument in arguments[-1:]]
     first, *more_parts = parts or [");"]
     return _filled([f"{function}({first}", *more_parts], indent, f"\n{' ' * (indent + 4)}", MAX_C_LINE_COLUMNS)
@@ -36,7 +45,7 @@ def filled_rows(items: Sequence[str]) -> list[str]:
 
 
 def fitted_macro(text: str) -> str:
-    """Return a #define, broken at spaces if it is too long."""
+    """Return a #define directive, broken at spaces with backslashes if it is too long for one line."""
     return _filled(text.split(" "), 0, " \\\n    ", MAX_C_LINE_COLUMNS - 2)
 
 

@@ -40,7 +40,7 @@ def c_double(value: float) -> str:
 
 
 def c_int(value: int) -> str:
-    """Return an integer literal; the smallest int32 and int64 become expressions, as C has no literals for them."""
+    """Return a C integer literal; the smallest int32 and int64 become expressions, as C has no literals for them."""
     if value == -(2**31):
         return "(-2147483647 - 1)"
     if value == -(2**63):
@@ -51,14 +51,14 @@ def c_int(value: int) -> str:
 
 
 def c_param(value: float) -> str:
-    """Return the C literal of a kernel parameter, in the type that `c_param_type` returns."""
+    """Return the C literal of a kernel's parameter, in the type that `c_param_type` returns."""
     if isinstance(value, float):
         return c_double(value) if isinstance(value, Double) else c_float(value)
     return f"INT64_C({value})" if isinstance(value, Wide) and -(2**31) <= value < 2**31 else c_int(value)
 
 
 def c_param_type(value: float) -> str:
-    """Return the C type of a kernel parameter."""
+    """Return the C type of the struct member that holds a value of a kernel's parameter."""
     return param_dtype(value).c
 
 

@@ -27,18 +27,24 @@ def layer_table(layers: Sequence[ListedLayer]) -> list[str]:
 
 @dataclass(frozen=True)
 class ManualFacts:
-    """The facts that the manual in the generated header states; sizes are in bytes."""
+    """The facts for the usage notes in the header of a generated model; sizes are in bytes."""
 
     name: str
+    """Name of the model in C."""
     model: str
+    """File name of the model."""
     board: str
+    """Name of the board."""
     accuracy: str
     """Measured accuracy, as text, of a model that mcugen quantized; "" for other models."""
     areas: Sequence[Area]
+    """The areas of the arena, each in one memory."""
     sections: Sequence[Section]
+    """Linker sections that must be placed in certain memories."""
     state: int
     """Bytes of the state that the caller keeps for each stream of inputs; 0 for a model without state."""
     weights: int
+    """Bytes of weights in flash."""
     copies: int
     """Bytes of weights that start-up code copies from flash to RAM."""
     call_copies: str
@@ -46,7 +52,9 @@ class ManualFacts:
     is_file: bool
     """Whether the weights are in a separate file instead of C arrays."""
     uses_libm: bool
+    """Whether the code calls math functions, so that it must be linked with -lm."""
     libraries: Sequence[str]
+    """Texts on the kernel libraries that the code calls."""
     selftest: str
     """C expression that calls the self-test function."""
     tested: str
@@ -61,7 +69,7 @@ class ManualFacts:
 
 
 def manual(facts: ManualFacts) -> list[str]:
-    """Return the paragraphs of the manual, one for each subject."""
+    """Return the usage notes in the header of a generated model, one paragraph per subject such as RAM or threads."""
     return [
         f"RAM: {_ram(facts)}.",
         f"Flash: {facts.weights:,} bytes of weights{_file(facts)}, and the code.",

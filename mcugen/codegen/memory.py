@@ -108,7 +108,7 @@ PARAMETER_ARRAY_NAMES = {
 
 
 class WeightsBlob:
-    """The layout of a file of weights: the offset of each constant in bytes.
+    """The layout of a separate file of weights: the offset of each constant in bytes.
 
     An updatable file also holds the kernel parameters that training changes: an array for each type, after the
     constants.
@@ -149,7 +149,15 @@ class WeightsBlob:
         return {dtype: np.array(values, dtype.numpy) for dtype, values in trained.items() if values}
 
     def place(self, instr: Instr, parameter: str) -> str:
-        """Return the C expression that reads a kernel parameter from the file; "" if the file does not hold it."""
+        """Return the C expression that reads a kernel parameter from the file of weights.
+
+        Args:
+            instr: The instruction whose kernel has the parameter.
+            parameter: Name of the parameter.
+
+        Returns:
+            The expression; "" if the file does not hold the parameter.
+        """
         return self._places.get((id(instr), parameter), "")
 
     def __len__(self) -> int:
@@ -168,12 +176,12 @@ class WeightsBlob:
 
 
 def words(file: bytes) -> list[str]:
-    """Return the words of a weights file's header as C literals, without the last word, which is the checksum."""
+    """Return the header of a weights file as C literals of its 32-bit words, without the last word, the checksum."""
     return [f"0x{int(word):08x}u" for word in np.frombuffer(file[:HEAD_BYTES], "<u4")]
 
 
 def weights_bytes(program: Program, file: WeightsFile | None) -> int:
-    """Return the bytes of flash for the weights: constants in C arrays, and the file of weights if there is one."""
+    """Return the flash for a program's weights in bytes: constants in C arrays, and the file of weights if any."""
     if file is None:
         return program.weights_size
     blob = WeightsBlob(program, file)
@@ -223,7 +231,7 @@ class MemoryContext:
 
     @property
     def functions(self) -> list[str]:
-        """Return the suffixes of the functions NAME_suffix that the code defines for its arenas and weights file."""
+        """Return the endings of the C functions NAME_ending that the code defines for its arenas and weights file."""
         update = ["check_update", "weights_version"] * self.updatable
         return (
             ["default_arenas"] * self.several + ["check_weights", "default_weights"] * (self.blob is not None) + update

@@ -59,7 +59,7 @@ ABI_VERSION = 3
 
 
 def render(draft: Draft, shared: SharedCode = NO_SHARED_CODE) -> Bundle:
-    """Return all files of a model's folder.
+    """Render the generated folder of a model: C files, headers, build files and report.
 
     Args:
         draft: The program and all further inputs of rendering.
@@ -469,7 +469,13 @@ _MODEL_FILES = {
 
 
 def rendered(env: jinja2.Environment, context: Mapping[str, object], files: Mapping[str, str]) -> dict[str, str]:
-    """Render files; `files` maps the name of each file to its template."""
+    """Return the text of each file, by file name.
+
+    Args:
+        env: Environment of the templates.
+        context: Variables of the templates.
+        files: Names of the templates, by the name of the file to render.
+    """
     texts = {file: env.get_template(template).render(context) for file, template in files.items()}
     return {file: text.rstrip("\n") + "\n" for file, text in texts.items()}  # templates may end with what is left out
 

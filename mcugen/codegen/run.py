@@ -50,16 +50,23 @@ class Renderer:
     """The C names, functions and tables of one model's generated files; each is created when it is first needed."""
 
     program: Program
+    """The planned program of the model."""
     env: jinja2.Environment
+    """Environment of the templates."""
     features: frozenset[str]
     """Names of the CPU features of the board."""
     taken: Names
     """All C names that the model's files use already; external names include the model's name."""
     memory: MemoryContext
+    """The memory layout of the code: arenas, sections and weights."""
     shared: SharedCode = NO_SHARED_CODE
+    """Functions and arrays that other files of a firmware define."""
     titles: Titles = field(default_factory=dict)
+    """Names of the layers for C identifiers and comments, by instruction name."""
     names: dict[Buffer, str] = field(default_factory=dict)
+    """C names of buffers; those of constants lack the prefix with the model's name."""
     functions: Functions = field(init=False)
+    """The C functions of kernels that the program calls."""
     symbols: dict[str, str] = field(default_factory=dict)
     """C names of the sizes that are known at run time only."""
     events: list[CodeTable] = field(default_factory=list)
@@ -75,7 +82,7 @@ class Renderer:
 
     @cached_property
     def shares_parameters(self) -> bool:
-        """Return whether all parameters are constants of the code, so that functions can share them."""
+        """Return whether kernel parameters depend on no run-time size or update, so that calls can share structs."""
         return not self.program.symbols and not self.memory.updatable
 
     def __post_init__(self) -> None:
@@ -91,7 +98,14 @@ class Renderer:
         return self.memory.shared.get(constant) or f"{self.program.name}_{self.names[constant]}"
 
     def unique(self, text: str, role: str = "", prefix: str = "", suffix: str = "") -> str:
-        """Return an unused C identifier made from `text` and `role`; `prefix` and `suffix` around it are unused too."""
+        """Return an unused C identifier made from text; the same identifier with prefix and suffix is unused, too.
+
+        Args:
+            text: Untrusted text such as the name of a layer.
+            role: Suffix that is part of the identifier; "" for none.
+            prefix: Prefix that the caller puts before the identifier.
+            suffix: Suffix that the caller puts after the identifier.
+        """
         word = identifier(text, self.taken, role, prefix)
         while prefix + word + suffix != word and prefix + word + suffix in self.taken:
             word = identifier(text, self.taken, role, prefix)
@@ -121,7 +135,10 @@ def step_layers(lines: Sequence[RunStatement]) -> tuple[int, ...]:
 
 
 def size_expressions(renderer: Renderer) -> dict[str, str]:
-    """Return the C expression of each run-time size, by symbol name: an argument, or the result of an instruction."""
+    """Return the C expression of each size that is known at run time only, by symbol name.
+
+    It is an argument of the run function, or the result of an instruction.
+    """
     buffers = {e.name: e.buffer for e in renderer.program.outputs}
     return {
         s.name: f"{argument(renderer, buffers[s.output])}[0]" if s.output else renderer.symbols[s.name]
@@ -138,6 +155,7 @@ class RunStatement:
     """
 
     text: str
+    """The statement in C, without indentation."""
     heading: tuple[str, ...] = ()
     """Texts that form the comment above the statement."""
     function: str = ""
@@ -151,7 +169,9 @@ class RunStatement:
     calls: int = 1
     """Number of steps that begin with the statement, if `opens` is set: the number of events for a stream, else 1."""
     indent: str = ""
+    """Spaces before the statement."""
     comment: str = ""
+    """Text of a comment of the statement; "" for none."""
     done: int | None = None
     """Index of the layer that is complete after the statement; None if no layer is completed by it."""
     portion: int = 0
@@ -173,7 +193,15 @@ class RunStatement:
 
 @dataclass(frozen=True)
 class Local:
-    """A local variable of the run function: a typed pointer into an area of the arena; `offset` is in bytes."""
+    """A local variable of the run function: a typed pointer into an area of the arena.
+
+    Attributes:
+        name: C name of the variable.
+        ctype: C type that the pointer points to.
+        offset: Offset in bytes from the begin of the area.
+        area: The area of the arena.
+        nbytes: Bytes of the buffer that the pointer addresses.
+    """
 
     name: str
     ctype: str
@@ -495,10 +523,14 @@ def _passed(renderer: Renderer, operand: Operand) -> str:
 
 
 def argument(renderer: Renderer, buffer: Buffer) -> str:
-    """Return the C argument by which a call passes a buffer: a local pointer, an array, a state's member, or NULL.
+    """Return the C expression that a call passes for a buffer: a local pointer, an array, a state's member, or NULL.
 
     NULL stands for an empty array. An empty scratch buffer gets a pointer to the arena instead: compilers would warn
     that a call, even one that is never made, gets NULL.
+
+    Args:
+        renderer: The C names of the model.
+        buffer: The buffer.
     """
     if not buffer.count and not buffer.planned:
         return "NULL"
@@ -509,7 +541,7 @@ def argument(renderer: Renderer, buffer: Buffer) -> str:
 
 
 def locals_of(renderer: Renderer, memory: MemoryContext) -> list[Local]:
-    """Return the typed pointers into the arena, for the buffers that instructions use."""
+    """Return the local variables of the run function: typed pointers into the arena for the buffers that calls use."""
     instrs = [i for i in renderer.program.instrs if not i.moves_nothing]
     written = {o.buffer: False for i in instrs for o in i.operands if o.buffer.planned}
     for instr in instrs:

@@ -24,9 +24,10 @@ _TITLE = "/* Functions of the mcugen runtime that this file calls. */\n"
 
 @dataclass(frozen=True)
 class RuntimeFunction:
-    """A piece of runtime_c/functions.h: a function, or several that one condition of the preprocessor encloses."""
+    """A piece of the C file runtime_c/functions.h: one function, or several within one #if."""
 
     text: str
+    """The C code, as in the file."""
     defined: frozenset[str]
     """Names of the functions and macros that the text defines."""
     used: frozenset[str]

@@ -28,10 +28,12 @@ def array_key(ctype: str, data: Array, memory: str = "") -> ArrayKey:
 
 @dataclass(frozen=True)
 class SharedCode:
-    """Functions and arrays that a firmware called `name` defines once for several models; empty for a single model."""
+    """Functions and arrays that a firmware defines once for several models; empty for a single model."""
 
     name: str = ""
+    """C name of the firmware; "" for a single model."""
     functions: Mapping[FunctionKey, KernelFunction] = field(default_factory=dict)
+    """The C functions that models share, by key."""
     arrays: Mapping[ArrayKey, str] = field(default_factory=dict)
     """C names of the shared arrays, by key."""
 

@@ -68,7 +68,11 @@ def _quotient(atom: Atom, names: Expressions) -> str:
 class CodeTable:
     """A constant table in a model's C file.
 
-    `rows` are the lines of its initializer; they are empty if another model of the firmware defines the table.
+    Attributes:
+        name: C name of the table.
+        ctype: C type of the elements.
+        count: Number of elements.
+        rows: Lines of the table's initializer; empty if another model of the firmware defines the table.
     """
 
     name: str
@@ -144,7 +148,7 @@ class SizedParams:
 
 
 def arguments(symbols: Sequence[Symbol], names: Expressions) -> list[dict[str, object]]:
-    """Return the template context of the sizes that the caller of the run function passes."""
+    """Return the template variables of the run-time sizes that the caller of the run function passes."""
     return [
         {"name": names[s.name], "low": s.low, "high": s.high, "onnx_name": comment(s.name)}
         for s in symbols
@@ -153,7 +157,7 @@ def arguments(symbols: Sequence[Symbol], names: Expressions) -> list[dict[str, o
 
 
 def sized_tensor(endpoint: Endpoint, names: Expressions) -> dict[str, object]:
-    """Return the template context of an input's or output's shape, with the macros of the sizes that it depends on."""
+    """Return the template variables of an input's or output's shape, with C macros of the sizes that it depends on."""
     used = {a.symbol for f in endpoint.sizes.values() for _, atoms in f.terms for a in atoms}
     parameters = [name for symbol, name in names.items() if symbol in used]
     in_macro = {symbol: f"({name})" for symbol, name in names.items()}

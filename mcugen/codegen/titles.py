@@ -13,9 +13,10 @@ from mcugen.lir.program import Instr, Program
 
 @dataclass(frozen=True)
 class ListedLayer:
-    """A layer in the header's list."""
+    """A row of the list of layers in the generated header."""
 
     name: str
+    """Name of the layer."""
     result: str
     """Shapes and types of the layer's results."""
     kernel: str

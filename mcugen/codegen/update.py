@@ -21,11 +21,14 @@ _LARGEST = 1 << 26
 
 @dataclass(frozen=True)
 class InstalledCode:
-    """The generated code in a folder written with --updatable: the model's name, and the version of its weights."""
+    """The generated code in a folder that `mcugen compile --updatable` wrote."""
 
     folder: Path
+    """The folder."""
     name: str
+    """Name of the model in C."""
     version: int
+    """Version number of the current file of weights."""
     head: bytes
     """First bytes of the header of all weights files for the installed code (mcugen.codegen.memory.HEAD_BYTES)."""
 

@@ -97,8 +97,8 @@ def validation_texts(
     Args:
         env: Environment of the templates.
         program: The program.
-        memory: The placement of its data.
-        validation: The data to compare.
+        memory: The placement of the program's arena and constants.
+        validation: The checksums and results that the firmware reports.
         names: C names of buffers.
         context: Further context of the templates.
     """

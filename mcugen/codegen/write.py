@@ -116,7 +116,12 @@ def _write(data: bytes, file: IO[bytes]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file atomically."""
+    """Write a text file; readers see either the old or the new contents.
+
+    Args:
+        path: The file, which may exist.
+        text: The new contents.
+    """
     replace_file(path, partial(_write, text.encode()))
 
 

@@ -158,12 +158,16 @@ class SerialTiming:
 
 @dataclass(frozen=True)
 class Memory:
-    """One address range of the board: `origin` is its first address, `size` its length in bytes."""
+    """A memory of a board: one address range, with its size and access time."""
 
     name: str
+    """Name of the memory in the board file and in options, such as "dtcm"."""
     kind: Literal["ram", "flash"]
+    """Whether the memory is RAM, or flash that programs only read."""
     origin: int
+    """First address."""
     size: int
+    """Length in bytes."""
     speed: int
     """Relative latency, by which placements are chosen: 1 is zero wait states, larger values are slower.
 
@@ -183,7 +187,7 @@ class Memory:
 
     @property
     def end(self) -> int:
-        """Return the first address after the memory."""
+        """Return the address after the memory's last byte."""
         return self.origin + self.size
 
     @property
@@ -197,9 +201,11 @@ class Cache:
     """A cache between the CPU and some memories: one level, set-associative, with LRU replacement."""
 
     name: str
+    """Name of the cache in the board file."""
     serves: tuple[str, ...]
     """Names of the memories whose accesses go through the cache."""
     holds: Literal["instructions", "data", "both"]
+    """Kind of accesses that the cache serves."""
     size: int
     """Capacity in bytes."""
     line: int
@@ -212,8 +218,7 @@ class Cache:
     """Whether lines that the memory prefetched enter the cache.
 
     They do if a separate cache is in front of a controller that prefetches. A cache that is part of the controller
-    holds
-    only lines that the CPU stalled for.
+    holds only lines that the CPU stalled for.
     """
     critical_word_first: bool = False
     """Whether the CPU continues once the requested word has arrived, while the rest of the line fills.
@@ -223,17 +228,15 @@ class Cache:
 
     @property
     def sets(self) -> int:
-        """Return the number of sets, each of `ways` lines."""
+        """Return the number of sets of the cache; each set has `ways` lines."""
         return self.size // (self.line * self.ways)
 
     def evicted_share(self, nbytes: int) -> float:
         """Return the share of a data set that the cache evicts before its next use, if the set is read in a cycle.
 
         The share is 0 up to (1 − 1 / ways) times the cache's size, and 1 from (1 + 1 / ways) times the size on; in
-        between,
-        it grows linearly. The reason: with LRU replacement, a set of the cache that gets more lines than it has ways
-        evicts
-        each line before its next use, and other data and code take up to one way of each set.
+        between, it grows linearly. The reason: with LRU replacement, a set of the cache that gets more lines than it
+        has ways evicts each line before its next use, and other data and code take up to one way of each set.
 
         Args:
             nbytes: Size of the data set in bytes.
@@ -263,8 +266,11 @@ class Core:
     """One of several CPU cores on a chip, which share the board's memories."""
 
     name: str
+    """Name of the core, such as "cm7"."""
     cpu: str
+    """CPU of the core, such as "cortex-m7"."""
     clock_hz: int
+    """Clock of the core in Hz."""
     board: Board | None = None
     """Board description as this core sees it: CPU, clock, memories, caches. None if equal to the first core's."""
     pace: float = 1.0
@@ -303,17 +309,24 @@ class Frameworks:
 
 @dataclass(frozen=True)
 class Board:
-    """The hardware a model is compiled for."""
+    """The hardware that a model is compiled for: CPU, memories, caches and build tools."""
 
     name: str
+    """Name of the board, that of its file."""
     description: str
+    """Board or chip in words."""
     cpu: str
+    """CPU of the first core, such as "cortex-m33"."""
     features: frozenset[str]
+    """Features of the CPU that kernels may use, such as "dsp" or "mve"."""
     memories: tuple[Memory, ...]
+    """The memories that a model may use."""
     clock_hz: int
+    """Clock of the CPU in Hz."""
     toolchain: str
     """Name of the compiler and library that build for the board (mcugen.simulation.toolchain); "" for the host's."""
     cflags: tuple[str, ...]
+    """Compiler flags that select the CPU."""
     qemu: str
     """Name of the QEMU machine that stands in for the board, or "" to run on this computer."""
     arena_memory: str
@@ -330,7 +343,9 @@ class Board:
     RISC-V CPUs with one instruction set differ in their timing.
     """
     caches: tuple[Cache, ...] = ()
+    """The caches between the CPU and its memories."""
     energy: Energy | None = None
+    """Power of the chip while it computes; None if the board file gives none."""
     cores: tuple[Core, ...] = ()
     """The cores of a multi-core chip, the first of which runs the model; empty if there is a single core."""
     core_factor: float = 1.0
@@ -406,8 +421,7 @@ class Board:
         """Return the stall cycles of reading the same `nbytes` bytes of `memory` again, in the same order.
 
         Bytes that a cache still holds cost only the cache's wait states. Return None if the board file gives no timing
-        of the
-        memory.
+        of the memory.
         """
         first, cache = self.sequential_read_cycles(memory, nbytes), self.cache(memory, "data")
         if cache is None or first is None:
@@ -416,7 +430,7 @@ class Board:
         return round(missed * first + (1 - missed) * cache.hit_wait_states * -(-nbytes // _WORD))
 
     def cache(self, memory: Memory, holds: Literal["instructions", "data"]) -> Cache | None:
-        """Return the cache between the CPU and a memory for instructions or data; None if there is none."""
+        """Return the cache that accesses of a memory go through, for instructions or data; None if there is none."""
         return next((c for c in self.caches if memory.name in c.serves and c.holds in (holds, "both")), None)
 
     def with_flash_waits(self, wait_states: int) -> Board:
@@ -464,12 +478,12 @@ class Board:
 
     @property
     def total_flash(self) -> int:
-        """Return the bytes of all flash memories together."""
+        """Return the total size of the board's flash memories in bytes."""
         return sum(memory.size for memory in self.memories if memory.kind == "flash")
 
     @property
     def total_ram(self) -> int:
-        """Return the bytes of all RAM memories together."""
+        """Return the total size of the board's RAM in bytes."""
         return sum(memory.size for memory in self.memories if memory.kind == "ram")
 
 

@@ -71,12 +71,10 @@ class BoardNames:
         return [(part_pattern(part), name) for name, table in self.tables.items() for part in table.get("parts", ())]
 
     def find(self, name: str) -> str:
-        """Return the board name that a name stands for.
+        """Return the name of the board that a board name, the name of a kit, or a part number stands for.
 
         Args:
-            name: A board name, the name of a kit, or a part number. Case and separators are ignored, and so is a
-                vendor's
-                name before it.
+            name: The name. Case and separators are ignored, and so is a vendor's name before it.
 
         Raises:
             UsageError: No board has the name, or several do; the message has similar names.
@@ -138,7 +136,9 @@ def _has_digit(name: str) -> bool:
 
 
 def part_pattern(part: str) -> re.Pattern[str]:
-    """Return a regular expression of the folded part numbers that a part number of a board file stands for.
+    """Return a regular expression that matches the chips of a part number in a board file.
+
+    It matches part numbers in folded form: without case and separators.
 
     Args:
         part: The part number, in which ? is any character, and * at the end is any suffix.

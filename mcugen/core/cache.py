@@ -74,7 +74,7 @@ class Store:
     folder: Path
 
     def path(self, key: str) -> Path:
-        """Return the path of a cache entry, whether it exists or not."""
+        """Return the path of the file that holds the data of a key, whether it exists or not."""
         return self.folder / key
 
     def read(self, key: str) -> bytes | None:
@@ -100,7 +100,10 @@ class Store:
         return target
 
     def keep(self, key: str, data: bytes) -> None:
-        """Store data that can be computed again; failures to write, such as a full disk, are ignored."""
+        """Store data under a key if possible: failures to write, such as a full disk, are ignored.
+
+        This is for data that can be computed again.
+        """
         with suppress(OSError):
             self.write(key, data)
 

@@ -38,13 +38,16 @@ def printable(text: str) -> str:
 
 
 class McugenError(Exception):
-    """Base class of all expected failures.
+    """Base class of all expected failures; the message reads `rule. found: … try: …`.
 
-    `rule` states what must hold, `found` the value seen instead, and `remedy` an action for the user. The message reads
-    `rule. found: … try: …`.
+    Args:
+        rule: What must hold, as a sentence.
+        found: The value seen instead; "" for none.
+        remedy: An action for the user; "" for none.
     """
 
     exit_code: ClassVar[int] = 1
+    """Exit code of the program after the error."""
     command: str = ""
     """A shell command that helps the user, to be printed with the message; "" for none. mcugen.cli.remedies sets it."""
 
@@ -116,7 +119,7 @@ class ToolMissingError(McugenError):
 
 
 class OutputError(McugenError):
-    """A result cannot be written: no space, no permission."""
+    """A result cannot be written, as there is no space or no permission, for example."""
 
     exit_code = 9
 

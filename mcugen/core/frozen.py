@@ -8,7 +8,7 @@ from typing import Any, ClassVar, dataclass_transform
 
 
 class Frozen:
-    """Base of classes whose instances' attributes cannot be assigned after creation."""
+    """Base of classes whose instances are immutable: attributes cannot be assigned after creation."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 

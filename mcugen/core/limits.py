@@ -121,7 +121,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 def check_size(place: str, name: str, count: int) -> None:
-    """Raise DoesNotFitError for a tensor with more than MAX_ELEMENTS elements.
+    """Check that a tensor has at most MAX_ELEMENTS elements.
 
     Args:
         place: The file, node or option that has the tensor, for the message.

@@ -110,9 +110,11 @@ METRIC_TITLES = {
 
 @dataclass(frozen=True)
 class LibraryFiles:
-    """The user's copy of a library that generated code calls: the folder of its headers, and a built archive.
+    """The user's copy of a library that generated code calls.
 
-    In the archive's name, "{cpu}" stands for the CPU of a board.
+    Attributes:
+        include: Folder of the library's headers.
+        archive: Path of the built archive; "{cpu}" in the path stands for the CPU of a board.
     """
 
     include: Path
@@ -131,10 +133,12 @@ AUTO_PLACE = "auto"
 class Places:
     """Placement of data in the board's memories, by name; empty fields use the board's defaults.
 
-    `arena` lists the memories that may share the arena, the best first; ("auto",) stands for all RAM, the fastest
-    first. A RAM in `weights` gets copies of all weights. `hot_weights` are pairs of a RAM and the largest number of
-    bytes of weights to copy there. The weights that save most cycles come first or, if the board file has no wait
-    states, the weights that are read most often for their size. Each further pair takes from the remaining weights.
+    Attributes:
+        arena: Memories that may share the arena, the best first; ("auto",) stands for all RAM, the fastest first.
+        weights: Memory of the weights; a RAM gets copies of all weights at start-up.
+        hot_weights: Pairs of a RAM and the largest number of bytes of weights to copy there at start-up. The weights
+            that save most cycles come first or, if the board file has no wait states, the weights that are read most
+            often for their size. Each further pair takes from the remaining weights.
     """
 
     arena: tuple[str, ...] = ()
@@ -172,18 +176,18 @@ STATISTICS_MODES = ("frozen", "updated")
 class Training:
     """Options of on-device training.
 
-    `layers` selects the layers that are trained with the given loss, optimizer and batch size (mcugen.training.layers).
-    It
-    can also select a head behind the model, which learns from samples without gradients and has its own loss and
-    optimizer
-    (mcugen.training.heads).
+    The trained part is a selection of layers (mcugen.training.layers), or a head behind the model, which learns from
+    samples without gradients and has its own loss and optimizer (mcugen.training.heads).
     """
 
     layers: str
     """Selection of the trained layers, as `--train` takes it; AUTO selects those of best accuracy in a simulation."""
     loss: str = LOSS_NAMES[0]
+    """Loss of the training, one of LOSS_NAMES."""
     optimizer: str = OPTIMIZER_NAMES[0]
+    """Optimizer of the training, one of OPTIMIZER_NAMES."""
     batch: int = 1
+    """Number of samples of a training step."""
     precision: str = TRAINED_PRECISIONS[0]
     """Type of the trained weights, one of TRAINED_PRECISIONS; `auto` is float32, or int8 if float32 does not fit."""
     statistics: str = STATISTICS_MODES[0]

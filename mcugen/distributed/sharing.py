@@ -22,10 +22,11 @@ open to all local users, who could run code through it.
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes that run tasks.
+    """The processes or computers that run independent tasks.
 
-    They are `jobs` processes of this computer or, unless `cluster` is empty, the workers of the Dask scheduler at the
-    address `cluster`.
+    Attributes:
+        jobs: Number of processes of this computer, if `cluster` is empty.
+        cluster: Address of a Dask scheduler whose workers run the tasks; "" for none.
     """
 
     jobs: int = 1

@@ -79,8 +79,7 @@ class CompiledModel:
         """Run the generated code on several samples, and return its outputs by name.
 
         The code is built with the host compiler (board `host`), or cross-compiled and run in QEMU. Symbolic sizes that
-        were
-        given as ranges are read from the shapes of the arrays.
+        were given as ranges are read from the shapes of the arrays.
 
         Args:
             inputs: The inputs by name, each with a leading axis of samples.

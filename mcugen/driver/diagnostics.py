@@ -20,7 +20,13 @@ from mcugen.lir.weights import max_read_bytes
 from mcugen.memory.activation_stalls import arena_stall_cycles
 from mcugen.memory.place import in_second_core_image, memory_of_arena, memory_of_weights
 from mcugen.quantization.precisions import precisions_of_given
-from mcugen.search.option_hints import codes_of, hint_of_copies_ahead, hint_of_integer_io, hint_of_places, hint_of_types
+from mcugen.search.option_hints import (
+    converted_types,
+    hint_of_copies_ahead,
+    hint_of_integer_io,
+    hint_of_places,
+    hint_of_types,
+)
 from mcugen.search.weight_staging import startup_copy_cycles
 
 _NUM_NAMED = 3
@@ -98,7 +104,7 @@ def _notes_of_widened_weights(graph: Graph, program: Program) -> list[str]:
 def _notes_of_input_pipeline(results: CompilationResults) -> list[str]:
     """Return a hint to pass quantized values, if the input pipeline writes floats that the model quantizes."""
     program = results.program
-    if results.feed is None or not codes_of(program, program.inputs[0].buffer):
+    if results.feed is None or not converted_types(program, program.inputs[0].buffer):
         return []
     return [
         "the input pipeline writes float32, which the model quantizes: with --integer-io it writes codes, in less RAM"

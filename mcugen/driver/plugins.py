@@ -30,8 +30,7 @@ def registry_of(files: Sequence[str | Path]) -> Registry:
     """Return the registry of mcugen's own ONNX operators and of those that plug-in files register.
 
     A plug-in is a Python file that registers operators with the decorator `@onnx_operator`. Templates of its kernels
-    are
-    the files `kernels/<name>.c.j2` in the folder of the plug-in.
+    are the files `kernels/<name>.c.j2` in the folder of the plug-in.
 
     Args:
         files: Paths of the plug-in files.

@@ -30,8 +30,7 @@ def search_program(
     """Search the program that serves the goal best and fits the board.
 
     The estimated size of the code does not always tell whether a candidate fits. Such a candidate is built by the
-    board's
-    compiler to measure it.
+    board's compiler to measure it.
 
     Args:
         graph: The optimized graph.

@@ -43,9 +43,11 @@ class Variants:
     """A model with symbolic sizes, which can be imported and compiled for any of these sizes."""
 
     model: onnx.ModelProto
+    """The checked ONNX model, whose symbolic dimensions are still free."""
     name: str
     """Name of the model in C symbols."""
     options: CompileOptions
+    """The options of the compilation, with the sizes or ranges of symbolic dimensions."""
     board: Board
     """The board with tuning flags among its CPU features."""
 

@@ -62,7 +62,12 @@ def print_fits(model: str, fits: Sequence[BoardFit], console: Console) -> None:
 
 
 def fit_table(model: str, fits: Sequence[BoardFit]) -> TextTable:
-    """Return the table of boards that `print_fits` prints."""
+    """Return the table that `print_fits` prints: a row for each board, with whether the model fits it.
+
+    Args:
+        model: Name of the model, for the title.
+        fits: The results by board.
+    """
     number = sum(fit.fits for fit in fits)
     columns = (
         *(TableColumn(head, CellKind.WORD) for head in ("board", "fits")),

@@ -96,8 +96,8 @@ def measure_combination(subject: ExplorationSubject, point: Point, simulate: boo
     try:
         report, figures = _made(subject, point, simulate, base)
     except McugenError as error:
-        return Outcome(point, None, None, PointFailure.of(error), base.yardstick, simulate)
-    return Outcome(point, figures, report, None, base.yardstick, simulate)
+        return Outcome(point, None, None, PointFailure.of(error), base.baseline, simulate)
+    return Outcome(point, figures, report, None, base.baseline, simulate)
 
 
 _ADAPTER = TypeAdapter(Outcome)

@@ -28,7 +28,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Figures:
-    """Cost and accuracy of one combination; None where unknown.
+    """Cost and accuracy of a model for one combination of board, precision and goal; None where unknown.
 
     Attributes:
         accuracy: Value of the metric, in its unit; infinite if outputs are exact.
@@ -50,7 +50,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class PointFailure:
-    """The reason why a combination has no figures."""
+    """The reason why a model has no figures for a combination of board, precision and goal."""
 
     kind: str
     """Name of the error's class (mcugen.core.errors)."""
@@ -82,16 +82,17 @@ class AccuracyBaseline:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result for a combination: figures and a report, or the reason why it could not be compiled."""
+    """The result of a model for one combination of board, precision and goal: figures and a report, or a failure."""
 
     point: Point
+    """The combination."""
     figures: Figures | None
     """Cost and accuracy; None after a failure."""
     report: Report | None
     """The report of the compilation or of the run; None after a failure."""
     refusal: PointFailure | None
     """The failure; None if the model was compiled."""
-    yardstick: AccuracyBaseline | None
+    baseline: AccuracyBaseline | None
     """The accuracy metric and its value for the float model; None without samples."""
     simulated: bool
     """Whether a run in the simulator was requested; it may have failed."""

@@ -89,7 +89,7 @@ class Prepared:
     """Notes of the quantization for the report."""
     accuracy: float | None
     """Value of the metric in ONNX Runtime, which has the same results as the generated code; None without samples."""
-    yardstick: AccuracyBaseline | None
+    baseline: AccuracyBaseline | None
     """The metric and its value for the float model; None without samples."""
     warnings: tuple[str, ...] = ()
     """Warnings of the quantization for the report."""
@@ -130,8 +130,8 @@ def _made(net: Compilation, subject: ExplorationSubject, key: str, store: Store)
         quantized = net.quantized
         model = store.write(f"{key}.onnx", quantized.proto.SerializeToString(deterministic=True))
         described, notes, warnings = quantized.describe(), quantized.notes, quantized.warnings
-    accuracy, yardstick = _scores(net, subject) if subject.samples is not None else (None, None)
-    return Prepared(model.resolve(), sha256, described, notes, accuracy, yardstick, warnings)
+    accuracy, baseline = _scores(net, subject) if subject.samples is not None else (None, None)
+    return Prepared(model.resolve(), sha256, described, notes, accuracy, baseline, warnings)
 
 
 def _read(data: bytes) -> Prepared | None:
@@ -146,7 +146,7 @@ _ADAPTER = TypeAdapter(Prepared)
 
 
 def _scores(net: Compilation, subject: ExplorationSubject) -> tuple[float, AccuracyBaseline]:
-    """Return the quantized model's metric on the samples, and the yardstick."""
+    """Return the quantized model's metric on the samples, and the baseline."""
     assert subject.samples is not None, "asked before"
     compiled = net.compiled
     samples = net.samples(subject.samples, sample_endpoints(compiled))

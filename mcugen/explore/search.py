@@ -30,7 +30,9 @@ If there are more combinations, only the most promising ones are simulated.
 
 
 def combinations(boards: Sequence[str], precisions: Sequence[str], goals: Sequence[str]) -> list[Point]:
-    """Return all combinations, each once, in the order of boards, then precisions and goals.
+    """Return all combinations of board, precision and goal, each once.
+
+    The order is that of boards, then precisions and goals.
 
     Args:
         boards: Names of boards.
@@ -54,14 +56,14 @@ class Explored:
     """Prices of boards, by which the cheapest board is found."""
 
     @property
-    def yardstick(self) -> AccuracyBaseline | None:
+    def baseline(self) -> AccuracyBaseline | None:
         """Return the metric with its float32 value, which all outcomes share; None without samples."""
-        return next((outcome.yardstick for outcome in self.outcomes if outcome.yardstick), None)
+        return next((outcome.baseline for outcome in self.outcomes if outcome.baseline), None)
 
     @property
     def metric(self) -> Metric | None:
         """Return the metric by which accuracy is measured; None without samples."""
-        return described(self.yardstick.metric) if self.yardstick else None
+        return described(self.baseline.metric) if self.baseline else None
 
     @cached_property
     def boards(self) -> dict[str, Board]:
@@ -70,24 +72,24 @@ class Explored:
 
     def missed(self, outcome: Outcome) -> list[str]:
         """Return the names of the limits that an outcome exceeds, such as "RAM"."""
-        float32 = self.yardstick.float32 if self.yardstick else None
+        float32 = self.baseline.float32 if self.baseline else None
         return self.demands.missed(outcome, self.boards[outcome.point.board], self.metric, float32)
 
     @cached_property
     def meeting(self) -> list[Outcome]:
-        """Return the outcomes that meet all demands."""
+        """Return the outcomes that keep to all limits of the user."""
         return [outcome for outcome in self.outcomes if not self.missed(outcome)]
 
     @cached_property
     def front(self) -> list[Outcome]:
-        """Return the Pareto front of the outcomes that meet all demands."""
+        """Return the Pareto front of the outcomes that keep to all limits of the user."""
         return outcomes_on_front(self.meeting, self.metric)
 
     @cached_property
     def cheapest(self) -> Outcome | None:
-        """Return the outcome to recommend: of those that meet all demands, the fastest one on the cheapest board.
+        """Return the outcome to recommend: the fastest one that keeps to the user's limits on the cheapest board.
 
-        The result is None if no outcome meets all demands.
+        The result is None if no outcome keeps to all limits.
         """
 
         def cost(outcome: Outcome) -> tuple[float, ...]:
@@ -96,7 +98,7 @@ class Explored:
         return min(self.meeting, key=cost, default=None)
 
     def require(self) -> None:
-        """Check that some combination meets all demands.
+        """Check that some combination keeps to all limits of the user.
 
         Raises:
             ConstraintError: None does. The message has the first failure, or else the names of the limits that were
@@ -111,13 +113,13 @@ class Explored:
             raise ConstraintError("a combination must meet all limits", f"none: {problem}", remedy)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON: the points in order, with figures and whether they are on the Pareto front."""
-        on_front, yardstick = self.front, self.yardstick
+        """Return plain data for JSON: the combinations with their figures, and which are on the Pareto front."""
+        on_front, baseline = self.front, self.baseline
         cheapest = self.cheapest
         data = {
             "schema": 1,
             "model": self.model,
-            "metric": vars(yardstick) if yardstick else None,
+            "metric": vars(baseline) if baseline else None,
             "cheapest": None if cheapest is None else vars(cheapest.point),
             "points": [
                 {

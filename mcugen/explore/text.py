@@ -23,10 +23,10 @@ FIGURE_COLUMNS = ("accuracy", "ms", "RAM", "flash", "µJ")
 def print_explored(
     explored: Explored, console: Console, outcomes: Sequence[Outcome], wide: bool = False, hint: str = WIDE_HINT
 ) -> None:
-    """Print a line for each outcome with the demands it misses, then the cheapest board that meets all demands.
+    """Print a line for each outcome with the limits it exceeds, then the cheapest board that keeps to all limits.
 
     Args:
-        explored: All outcomes, with demands and prices.
+        explored: All outcomes, with limits and prices.
         console: Where to print.
         outcomes: The outcomes to list.
         wide: Whether to print all columns, however wide the console is.
@@ -39,7 +39,7 @@ def print_explored(
 
 
 def outcome_table(explored: Explored, outcomes: Sequence[Outcome]) -> TextTable:
-    """Return the table of combinations, with the demands that they miss if any combination does."""
+    """Return the table of combinations with their figures, and with the limits that they exceed if any does."""
     misses = any(map(explored.missed, outcomes))
     columns = [TableColumn(head, CellKind.WORD) for head in ("board", "precision", "goal")]
     columns += [TableColumn(head, rank=int(head == "µJ")) for head in FIGURE_COLUMNS]
@@ -53,13 +53,13 @@ def outcome_table(explored: Explored, outcomes: Sequence[Outcome]) -> TextTable:
 
 def heading(explored: Explored) -> str:
     """Return the table's title: the model, the size of the Pareto front, and the accuracy metric with its samples."""
-    yardstick, metric = explored.yardstick, explored.metric
-    by = f", {metric.title} on {yardstick.samples} samples" if metric and yardstick else ""
+    baseline, metric = explored.baseline, explored.metric
+    by = f", {metric.title} on {baseline.samples} samples" if metric and baseline else ""
     return f"{explored.model}: {len(explored.front)} of {len(explored.outcomes)} combinations on the Pareto front{by}"
 
 
 def figure_cells(explored: Explored, outcome: Outcome) -> list[str]:
-    """Return the cells of an outcome for FIGURE_COLUMNS; all are empty if it has no figures.
+    """Return the texts of an outcome's figures, one for each of FIGURE_COLUMNS; all are "" if it has no figures.
 
     "≥" marks times and energies that are lower bounds, "≈" those that were not simulated.
     """

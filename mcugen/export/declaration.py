@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def no_files(package: Package) -> Files:
-    """Return an empty dictionary of files.
-
-    This is the default of `Format.extra_files`, for formats whose files are all rendered from templates.
-    """
+    """Return no files: the default of `Format.extra_files`."""
     return {}
 
 

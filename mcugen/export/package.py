@@ -80,7 +80,9 @@ class Package:
     """
 
     compiled: CompiledModel
+    """The compiled model."""
     version: str = __version__
+    """Version of the package, MAJOR.MINOR.PATCH."""
     url: str = ""
     """Web page of the package, for the metadata of package managers; "" for none."""
 
@@ -93,7 +95,7 @@ class Package:
 
     @property
     def bundle(self) -> Bundle:
-        """Return the generated files."""
+        """Return the generated C files, with the facts to call them."""
         return self.compiled.bundle
 
     @property
@@ -219,7 +221,7 @@ class Package:
         return "fpu" in self.board.features
 
     def filled(self, text: str) -> str:
-        """Return a text with its placeholders replaced.
+        """Return a text with placeholders such as {name} replaced by this package's values.
 
         They are {name}, {NAME}, {version}, {zephyr_board}, {idf_target} and {pico_board}.
         """

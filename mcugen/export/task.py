@@ -56,7 +56,7 @@ class Exported:
     report: Report
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON data."""
+        """Return the result as a dictionary for JSON."""
         installed = self.installed
         files = {"written": list(installed.written), "removed": list(installed.removed), "kept": list(installed.kept)}
         return {"format": self.format_.name, **files, "notes": self.notes, "report": self.report.to_json()}

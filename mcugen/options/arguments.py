@@ -35,10 +35,12 @@ class OutputOptions:
 
 
 class Ir(StrEnum):
-    """An intermediate representation that `mcugen inspect --ir` prints."""
+    """An intermediate representation of the compiler, as a value of `mcugen inspect --ir`."""
 
     HIR = "hir"
+    """The graph of operators (high-level intermediate representation)."""
     LIR = "lir"
+    """The program of kernel calls (low-level intermediate representation)."""
 
 
 TARGETS: Mapping[str, type[Any]] = {
@@ -77,7 +79,7 @@ class Arguments(Generic[T]):
         return built
 
     def having(self, values: Mapping[str, Any]) -> Arguments[T]:
-        """Return a copy of the arguments in which some options have other values.
+        """Return a copy in which some options have other values.
 
         Args:
             values: The new values by option name without dashes.
@@ -85,12 +87,12 @@ class Arguments(Generic[T]):
         return replace(self, values={**self.values, **values})
 
     def overridden(self, settings: Mapping[str, Sequence[str]]) -> Arguments[T]:
-        """Return the arguments with values from texts by the names of options, as in {"max-ram": ["20KB"]}.
+        """Return a copy with options set by texts, as in {"max-ram": ["20KB"]}.
 
         Args:
-            settings: The texts; "" for a flag. Names that are not options of these arguments are ignored. An option
-                that
-                may be repeated keeps its old values and gets the new ones in addition.
+            settings: The texts by option name without dashes; "" for a flag. Names that are not options of these
+                arguments are ignored. An option that may be repeated keeps its old values and gets the new ones in
+                addition.
 
         Raises:
             UsageError: A text does not suit its option.
@@ -105,7 +107,13 @@ class Arguments(Generic[T]):
 
 @dataclass(frozen=True)
 class CompilationTask:
-    """Task of a command that compiles: the options of the code, of its quantization and of its evaluation."""
+    """Task of a command that compiles a model.
+
+    Attributes:
+        options: Options of the generated code.
+        quantizing: How the model is quantized.
+        judging: Samples and metric of the evaluation, and limits of accuracy.
+    """
 
     options: CompileOptions
     quantizing: Quantizing
@@ -114,7 +122,13 @@ class CompilationTask:
 
 @dataclass(frozen=True)
 class TaskArguments:
-    """The values of the options from which a CompilationTask is built, as the command line gives them."""
+    """The values of the options from which a CompilationTask is built, as the command line gives them.
+
+    Attributes:
+        options: Values of the options of the generated code.
+        quantizing: Values of the options on quantization.
+        judging: Values of the options on evaluation.
+    """
 
     options: Arguments[CompileOptions]
     quantizing: Arguments[Quantizing]
@@ -122,11 +136,11 @@ class TaskArguments:
 
     @property
     def parts(self) -> tuple[Arguments[CompileOptions], Arguments[Quantizing], Arguments[Judging]]:
-        """Return the arguments of each part of the task."""
+        """Return the values of the options on code, on quantization and on evaluation."""
         return self.options, self.quantizing, self.judging
 
     def build(self) -> CompilationTask:
-        """Return the task.
+        """Return the task with options built from the given values.
 
         Raises:
             UsageError: The value of an option is invalid, or options contradict each other; the message names them.
@@ -134,7 +148,7 @@ class TaskArguments:
         return CompilationTask(self.options.build(), self.quantizing.build(), self.judging.build())
 
     def overridden(self, settings: Mapping[str, Sequence[str]]) -> TaskArguments:
-        """Return the arguments with values from texts by the names of options; see `Arguments.overridden`."""
+        """Return a copy with options set by texts, as in {"max-ram": ["20KB"]} (see `Arguments.overridden`)."""
         return TaskArguments(
             self.options.overridden(settings), self.quantizing.overridden(settings), self.judging.overridden(settings)
         )

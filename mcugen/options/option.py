@@ -156,5 +156,5 @@ class Option:
             raise UsageError(f"{self.flag} must be a {'whole ' * (self.kind is int)}number", fault) from error
 
     def known_values(self) -> Iterable[str]:
-        """Return the values in `choices`, or those that the function `choices` returns."""
+        """Return the values that `choices` lists, or that the function `choices` returns, for completion."""
         return self.choices() if callable(self.choices) else self.choices

@@ -43,12 +43,12 @@ TECHNIQUES = {"equalization": "equalize", "bias-correction": "correct_bias", "ro
 
 
 def cpus(flag: str, jobs: int) -> int:
-    """Return the number of processes for `--jobs`: `jobs` itself or, if it is 0, the number of CPUs."""
+    """Return the number of processes for the value of `--jobs`: the value or, if it is 0, the number of CPUs."""
     return jobs or os.cpu_count() or 1
 
 
 def negated(flag: str, is_given: bool) -> bool:
-    """Return the value of the field that a flag turns off: False if the flag is given, else True."""
+    """Return the value of a Boolean field that a flag turns off: False if the flag is given, else True."""
     return not is_given
 
 
@@ -58,7 +58,7 @@ def as_tuple(flag: str, files: list[T]) -> tuple[T, ...]:
 
 
 def method(flag: str, text: str) -> str:
-    """Check the name of a method that chooses quantization ranges (RANGE_METHODS), and return it.
+    """Check that a text names a method that chooses quantization ranges (RANGE_METHODS), and return the text.
 
     "" is allowed, and stands for the method of least measured error.
     """
@@ -98,14 +98,14 @@ def _named(flag: str, texts: Sequence[str], form: str, example: str, read: Calla
 
 
 def layers(flag: str, texts: list[str]) -> dict[str, str]:
-    """Parse texts NAME=PRECISION; return the precision of each named layer."""
+    """Parse texts NAME=PRECISION of `--layer`; return the precision of each named layer."""
     few = {key: "int4" for key, group in FOUR_BIT_GROUP_SIZES.items() if group == 0}
     known = PRECISIONS | INT16_WEIGHT_PRECISIONS | few | dict.fromkeys(TWO_BIT_GROUP_SIZES, "int2")
     return _named(flag, texts, "NAME=PRECISION", f"a precision is one of: {', '.join(known)}", known.get)
 
 
 def dims(flag: str, texts: list[str]) -> dict[str, int | tuple[int, int]]:
-    """Parse texts NAME=SIZE or NAME=LOW..HIGH; return the size or range of each symbolic dimension."""
+    """Parse texts NAME=SIZE or NAME=LOW..HIGH of `--dim`; return the size or range of each symbolic dimension."""
     form = "NAME=SIZE or NAME=LOW..HIGH with positive sizes"
     return _named(flag, texts, form, "e.g. --dim batch=1, or --dim T=1..64", _sizes)
 
@@ -137,13 +137,13 @@ def _range(text: str) -> tuple[float, float] | None:
 
 
 def input_types(flag: str, texts: list[str]) -> dict[str, str]:
-    """Parse texts NAME=TYPE; return the type of each named input."""
+    """Parse texts NAME=TYPE of `--input-type`; return the type of each named input."""
     form, types = f"NAME=TYPE, of {', '.join(INPUT_TYPES)}", {name: name for name in INPUT_TYPES}
     return _named(flag, texts, form, "e.g. --input-type image=uint8", types.get)
 
 
 def states(flag: str, texts: list[str]) -> dict[str, str]:
-    """Parse texts OUTPUT:INPUT; return, by the name of an output, the input that gets its value in the next call."""
+    """Parse texts OUTPUT:INPUT of `--state`; return, by output, the input that gets its value in the next call."""
     return _named(flag, texts, "OUTPUT:INPUT", "e.g. --state h_out:h_in", lambda kept: kept or None)
 
 

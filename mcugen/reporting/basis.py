@@ -57,7 +57,12 @@ class Basis:
 
 
 def samples_sha256(samples: Sequence[Mapping[str, Array]], labels: Array | None = None) -> str:
-    """Return the SHA-256 of the values, types and shapes of samples in order, independent of their file format."""
+    """Return the SHA-256 of samples, independent of their file format: values, types and shapes, in order.
+
+    Args:
+        samples: Arrays by name, for each sample.
+        labels: The samples' labels, which count too; None if unknown.
+    """
     digest = hashlib.sha256()
     arrays = [(name, array) for sample in samples for name, array in sorted(sample.items())]
     for name, array in [*arrays, *([] if labels is None else [("labels", labels)])]:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell of a sortable HTML table: its text, the number to sort by, and its CSS classes (`kind`).
+    """A cell of a sortable HTML table.
 
-    The number is None for a cell that is sorted by its text.
+    Attributes:
+        text: The text to show.
+        value: Number by which rows are sorted; None to sort the cell by its text.
+        kind: CSS classes of the cell, separated by spaces; "" for none.
     """
 
     text: str

@@ -59,7 +59,12 @@ CONFIG: Chart = {
 
 
 def chart(title: str, spec: Mapping[str, Any]) -> Chart:
-    """Return a complete specification of a chart as wide as the page; `title` describes it for screen readers."""
+    """Return a complete Vega-Lite specification of a chart as wide as the page.
+
+    Args:
+        title: Description of the chart for screen readers.
+        spec: The specification of the chart's data, marks and axes.
+    """
     size: Chart = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     if "vconcat" in spec:  # the page's script knows how wide its parts may be
         size = {}

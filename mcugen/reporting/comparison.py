@@ -22,7 +22,14 @@ LONGEST_NAME = 48
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """A table of the comparison of two reports: the first column has names, the others figures as text."""
+    """A table of the comparison of two reports: the first column has names, the others figures as text.
+
+    Attributes:
+        key: "figures", "causes" or "layers".
+        title: The title.
+        heads: Headings of the columns.
+        rows: Texts of the cells, by row.
+    """
 
     key: str
     title: str
@@ -37,7 +44,10 @@ def title(differences: Differences) -> str:
 
 
 def tables(differences: Differences) -> Iterator[ComparisonTable]:
-    """Yield the tables of figures, of changed causes (such as versions), and of changed layers, without empty ones."""
+    """Yield the tables of the comparison: figures, changed causes (such as versions), and changed layers.
+
+    The tables of causes and layers are left out if there are none.
+    """
     yield ComparisonTable(
         "figures", "Figures", ("", "before", "after", "change", ""), tuple(map(_figure, differences.changes))
     )
@@ -57,7 +67,13 @@ def tables(differences: Differences) -> Iterator[ComparisonTable]:
 
 
 def print_differences(differences: Differences, console: Console, wide: bool = False) -> None:
-    """Print the tables on a terminal; with `wide`, all columns, however wide the console is."""
+    """Print the comparison of two reports on a terminal, as tables.
+
+    Args:
+        differences: The differences of the reports.
+        console: Where to print.
+        wide: Whether to print all columns, however wide the console is.
+    """
     console.print(escape(printable(title(differences))), highlight=False, soft_wrap=True)
     for table in tables(differences):
         print_table(_terminal_table(table), console, wide)
@@ -75,7 +91,7 @@ def _terminal_table(table: ComparisonTable) -> TextTable:
 
 
 def markdown(differences: Differences) -> str:
-    """Return the tables as Markdown for a comment in a pull request."""
+    """Return the comparison of two reports as Markdown, for a comment in a pull request."""
     lines = [f"### {_cell(title(differences))}", ""]
     for table in tables(differences):
         lines += [f"**{_cell(table.title)}**", "", _row(table.heads), _row(("---",) * len(table.heads))]
@@ -84,7 +100,7 @@ def markdown(differences: Differences) -> str:
 
 
 def differences_page(differences: Differences) -> str:
-    """Return the tables as one self-contained HTML file."""
+    """Return the comparison of two reports as one self-contained HTML page."""
     return render_template("differences.html.j2", title=title(differences), tables=list(tables(differences)))
 
 

@@ -18,9 +18,13 @@ Get = Callable[[Report], float | None]
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a report that is compared: its name on the command line (`key`), its title, and its getter (`get`).
+    """A figure that a comparison of two reports covers.
 
-    `better` is -1 if lower values are better, else 1.
+    Attributes:
+        key: Name of the figure on the command line, such as "cycles".
+        title: Name of the figure in tables.
+        get: Returns the figure of a report; None if the report does not have it.
+        better: -1 if lower values are better, else 1.
     """
 
     key: str
@@ -54,7 +58,13 @@ MAX_SHOWN_LAYERS = 20
 
 @dataclass(frozen=True)
 class Change:
-    """The values of a figure in both reports; None if a report does not have it."""
+    """The values of one figure in two reports.
+
+    Attributes:
+        figure: The figure.
+        before: Its value in the older report; None if that report does not have it.
+        after: Its value in the newer report; None if that report does not have it.
+    """
 
     figure: Figure
     before: float | None
@@ -81,7 +91,13 @@ class Change:
 
 @dataclass(frozen=True)
 class LayerChange:
-    """A layer that changed, appeared or disappeared between two reports."""
+    """A layer that changed, appeared or disappeared between two reports.
+
+    Attributes:
+        title: Name of the layer.
+        before: The layer in the older report; None if it is new.
+        after: The layer in the newer report; None if it is gone.
+    """
 
     title: str
     before: ReportedLayer | None
@@ -89,20 +105,20 @@ class LayerChange:
 
     @property
     def sides(self) -> dict[str, ReportedLayer | None]:
-        """Return the layer in each report, by the keys `before` and `after`."""
+        """Return the layer in the older and the newer report, by the keys `before` and `after`."""
         return {"before": self.before, "after": self.after}
 
     @property
     def weight(self) -> int:
         """Return the magnitude of the change in cycles, or in instructions if cycles are unknown.
 
-        Layers are sorted by it.
+        A comparison lists layers by it, the largest first.
         """
         return abs(_time(self.after) - _time(self.before))
 
     @property
     def what(self) -> str:
-        """Return a text on the change: "new", "gone", or the kernels before and after."""
+        """Return a text on what changed: "new", "gone", or the kernels before and after."""
         if self.before is None or self.after is None:
             return "gone" if self.after is None else "new"
         if self.before.kernel != self.after.kernel:
@@ -144,8 +160,11 @@ class Differences:
     """All differences between two reports: figures, their causes, and layers."""
 
     before: Report
+    """The older report."""
     after: Report
+    """The newer report."""
     changes: tuple[Change, ...]
+    """All compared figures, whether they changed or not."""
     causes: tuple[tuple[str, str, str], ...]
     """Changed versions, options and the like that may be the cause: triples of title, value before and value after."""
     layers: tuple[LayerChange, ...]
@@ -153,11 +172,11 @@ class Differences:
 
     @property
     def changed(self) -> list[Change]:
-        """Return the figures that changed."""
+        """Return the changes of those figures whose values differ."""
         return [change for change in self.changes if change.is_one]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON: figures by key, causes, and layers."""
+        """Return plain data for JSON: figures by key, possible causes, and layers."""
         figures = {c.figure.key: {"before": c.before, "after": c.after} for c in self.changes}
         causes = [{"what": what, "before": was, "after": now} for what, was, now in self.causes]
         layers = [
@@ -167,7 +186,7 @@ class Differences:
         return {"figures": figures, "causes": causes, "layers": layers}
 
     def require(self, limits: Sequence[Limit]) -> None:
-        """Check the changes against limits.
+        """Check the changes of figures against the user's limits.
 
         Raises:
             ConstraintError: Figures exceed their limits; the message names all of them.
@@ -180,7 +199,7 @@ class Differences:
 
 
 def differences(before: Report, after: Report) -> Differences:
-    """Return the differences of two reports."""
+    """Return the differences of figures, possible causes and layers between two reports."""
     changes = tuple(Change(figure, figure.get(before), figure.get(after)) for figure in FIGURES)
     return Differences(before, after, changes, tuple(_causes(before, after)), tuple(_layers(before, after)))
 
@@ -208,7 +227,7 @@ def read_limit(text: str) -> Limit:
 
 
 def number(value: float | None) -> str:
-    """Return a figure as text; "unknown" for None."""
+    """Return a figure of a report as text; "unknown" for None."""
     if value is None:
         return "unknown"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

@@ -39,7 +39,7 @@ MAX_AXIS_LABEL_CHARACTERS = 22
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A rectangle of the drawing, with coordinates in pixels as SVG writes them.
+    """A rectangle of the memory map (a buffer or layer), with coordinates in pixels as SVG writes them.
 
     Attributes:
         x: Left edge.
@@ -64,7 +64,13 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Mark:
-    """A label of an axis: its position in pixels, its text and its tooltip."""
+    """A label of an axis in the drawing of the memory map.
+
+    Attributes:
+        at: Position along the axis in pixels, as SVG writes it.
+        text: The label.
+        title: Tooltip; "" for none.
+    """
 
     at: str
     text: str

@@ -23,9 +23,9 @@ from mcugen.memory.peak import busiest, moments
 from mcugen.memory.place import Placement
 from mcugen.reporting.basis import Basis
 from mcugen.reporting.timing import variations
-from mcugen.reporting.two_cores import FIRST, OTHER, Helped, Memories, TwoCores, two_cores
+from mcugen.reporting.two_cores import FIRST, OTHER, Memories, SecondCoreMeasurements, TwoCores, two_cores
 from mcugen.search.budget import Fit
-from mcugen.search.contention import of_arena
+from mcugen.search.contention import arena_contention
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class ModelFigures:
     """Figures of the network itself, whatever code is generated; channels that were removed count separately."""
 
     name: str
+    """Name of the model in C."""
     sha256: str
     """Digest of the model's file."""
     macs: int
@@ -64,7 +65,7 @@ class Flash:
 
 @dataclass(frozen=True)
 class Ram:
-    """Bytes of RAM that the model takes; None if not measured.
+    """Bytes of RAM that the model takes; None for figures that were not measured.
 
     Attributes:
         arena: Bytes of activations, scratch buffers, inputs and outputs.
@@ -74,7 +75,7 @@ class Ram:
         copies: Bytes of weights that start-up code copies to RAM.
         static: Bytes of static variables.
         stack: Peak stack of a call.
-        total: Sum of all.
+        total: Sum of all of these but `arena_bound`.
     """
 
     arena: int
@@ -89,18 +90,18 @@ class Ram:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """The use of one memory of the board, in bytes.
+    """The use of one memory of the board by the model, in bytes.
 
     Attributes:
         name: Name of the memory.
         kind: "ram" or "flash".
-        origin: Its first address.
-        size: Its size.
-        arena: Part of the arena that it holds.
-        weights: Weights that it holds.
+        origin: First address of the memory.
+        size: Size of the memory.
+        arena: Part of the arena that the memory holds.
+        weights: Weights that the memory holds.
         copies: Weights that start-up code copies there.
         used: Bytes in use, without the stack.
-        code: Code that it holds; 0 until the model is built.
+        code: Code that the memory holds; 0 until the model is built.
     """
 
     name: str
@@ -153,7 +154,13 @@ class ReportedLayer:
 
 @dataclass(frozen=True)
 class Stall:
-    """Estimated stall cycles on one memory, for fetches of instructions and for reads of data."""
+    """Estimated stall cycles of the CPU for accesses to one memory.
+
+    Attributes:
+        memory: Name of the memory.
+        instructions: Cycles for which fetches of instructions stall.
+        data: Cycles for which accesses to data stall.
+    """
 
     memory: str
     instructions: int
@@ -161,7 +168,7 @@ class Stall:
 
     @property
     def cycles(self) -> int:
-        """Return the stall cycles on instructions and data together."""
+        """Return the stall cycles for instructions and data together."""
         return self.instructions + self.data
 
 
@@ -194,7 +201,7 @@ def copies_text(copies: Sequence[WeightCopy]) -> str:
 
 @dataclass(frozen=True)
 class BudgetFigures:
-    """The user's memory budget, and how the program was made to fit it; sizes are in bytes.
+    """The user's limits of RAM and flash, and how the program was made to fit them; sizes are in bytes.
 
     Attributes:
         max_ram: Limit of RAM; None: no limit.
@@ -287,9 +294,13 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class RowFigures:
-    """The number of layers that are computed row by row in groups (line-buffer fusion), and the number of groups.
+    """Figures of line-buffer fusion: layers that are computed together row by row, in groups.
 
-    `slowdown_estimate` is the number of additional instructions, as a share of the estimated instructions without it.
+    Attributes:
+        layers: Number of layers in groups.
+        groups: Number of groups.
+        slowdown_estimate: Additional instructions by the groups, as a share of the estimated instructions of all layers
+            computed one by one; None if unknown.
     """
 
     layers: int
@@ -337,7 +348,7 @@ class Examination:
 
 @dataclass(frozen=True)
 class CallFigures:
-    """The cost of a call; None if not measured.
+    """The cost of one call of a training step or inference; None for figures that were not measured.
 
     Attributes:
         instructions: Retired instructions.
@@ -396,15 +407,15 @@ class Alternative:
 
 @dataclass(frozen=True)
 class ArenaBuffer:
-    """A buffer in the arena.
+    """A buffer in the arena: its place, and the layers during which it is live.
 
     Attributes:
-        name: Its name.
+        name: Name of the buffer: that of the layer that computes it, with its role, or that of an input or output.
         kind: One of mcugen.reporting.memory.BUFFER_KINDS.
-        offset: Its address in the arena in bytes.
-        bytes: Its size.
-        first: Number of the first layer that needs it; −1 for the call of the model.
-        last: Number of the last layer that needs it; the number of layers for the return.
+        offset: Address of the buffer in the arena, in bytes.
+        bytes: Size of the buffer in bytes.
+        first: Number of the first layer that needs the buffer; −1 for the call of the model.
+        last: Number of the last layer that needs the buffer; the number of layers for the return.
     """
 
     name: str
@@ -455,8 +466,7 @@ class SelfTestFigures:
         samples: Number of samples.
         given: Number of these that the user gave.
         flips: Number of bits of constants that were flipped, one at a time, to measure the coverage. They are other
-            bits
-            than those by which the samples were chosen.
+            bits than those by which the samples were chosen.
         significant: Number of these flips that change an output for some sample.
         found: Number of these flips that the self-test detects.
         layers: The coverage of each layer.
@@ -479,7 +489,13 @@ class SelfTestFigures:
 
 @dataclass(frozen=True)
 class PlausibleRange:
-    """The range of plausible values of an output's elements, in real units."""
+    """The range of plausible values of an output's elements, in real units.
+
+    Attributes:
+        output: Name of the output.
+        low: Smallest plausible value.
+        high: Largest plausible value.
+    """
 
     output: str
     low: float
@@ -514,37 +530,55 @@ class Report:
     basis: Basis
     """The versions and digests of everything that the figures depend on."""
     model: ModelFigures
+    """Figures of the network itself."""
     board: str
+    """Name of the board."""
     cpu: str
+    """Name of the board's CPU."""
     precision: str
+    """Main precision of the model, such as "int8"."""
     kernels: str
+    """How the kernels were chosen, as text."""
     instructions: int | None
+    """Retired instructions of a call in the simulator."""
     instructions_per_mac: float | None
+    """Retired instructions of a call, divided by the model's multiply-accumulates."""
     instructions_estimate: int | None
     """Instructions of a call by the cost model; layers for which there is only one kernel are left out."""
     cycles_estimate: int | None
+    """Estimated cycles of a call, with stall cycles."""
     cycles_note: str
     """The timing model by which cycles are estimated, or why there is no estimate."""
     stalls: list[Stall] | None
     """The stall cycles by memory; None if cycles are unknown."""
     milliseconds_estimate: float | None
+    """Estimated time of a call at the board's clock."""
     microjoules_estimate: float | None
     """Estimated energy of a call in microjoules; None unless the board file has the chip's current."""
     clock_hz: int
+    """Clock of the CPU."""
     flash: Flash
+    """Bytes of flash that the model adds to a firmware."""
     ram: Ram
+    """Bytes of RAM that the model takes."""
     budget: BudgetFigures | None
+    """The user's limits of RAM and flash, and how they are met; None without limits."""
     deadline: DeadlineFigures | None
+    """The user's deadline for a call, and how it is met; None without a deadline."""
     tuning: TuningFigures | None
+    """The result of choosing kernels by measured cycles; None without `--tune`."""
     rows: RowFigures | None
+    """The layers that are computed row by row; None if there are none."""
     memories: list[MemoryUse]
     """The memories that hold the arena and the weights."""
     accuracy: Accuracy | None
+    """Accuracy of the generated code on samples; None if it did not run on samples."""
     quantization: LayerComparison | None
     """The errors of layers, if mcugen quantized the model and it ran."""
     quantization_estimate: QuantizationEstimate | None
     """The loss by quantization on a few samples, for a model that mcugen quantized on the command line."""
     layers: list[ReportedLayer]
+    """The figures of each layer, in the order of computation."""
     notes: tuple[str, ...] = ()
     """Assumptions and remarks, one sentence each (may hold untrusted text)."""
     steps: StepFigures | None = None
@@ -618,7 +652,7 @@ class Report:
         return tables_html([fact_table(self), layer_table(self.layers)])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON.
+        """Return the report as a dictionary for JSON.
 
         `cycles` and `ms` are added as short names of the estimates, also for each layer.
         """
@@ -629,11 +663,11 @@ class Report:
 
 
 class Measurement(Protocol):
-    """The results of a simulation that a report needs."""
+    """The results of a simulated run that a report needs; every figure is None if it was not measured."""
 
     @property
     def instructions(self) -> int | None:
-        """Return the retired instructions of one call; None if not measured, as for all figures of this class."""
+        """Return the retired instructions of one call; None if not measured."""
 
     @property
     def layer_instructions(self) -> tuple[int, ...] | None:
@@ -666,13 +700,19 @@ def _milliseconds(cycles: int | None, clock_hz: int) -> float | None:
 
 
 def count_parameters(graph: Graph) -> int:
-    """Return the number of weights and biases that layers with multiply-accumulates read."""
+    """Return the number of weights and biases of the layers that compute multiply-accumulates."""
     layers = [n for g in graph.nested() for n in g.nodes if n.op.macs(n.sig) and not n.op.bodies]
     return sum(v.type.count for n in layers for v in n.inputs if v is not None and v.is_constant)
 
 
 def memory_use(program: Program, placement: Placement, weights: int) -> list[MemoryUse]:
-    """Return the use of each memory that holds data; `weights` is the number of bytes of weights in flash."""
+    """Return the use of each memory of the board that holds data of a program.
+
+    Args:
+        program: The planned program.
+        placement: The memories that hold arena, weights and copies.
+        weights: Bytes of weights in flash.
+    """
     uses = []
     for memory in placement.memories:
         areas = zip(placement.arenas, program.area_sizes, strict=True)
@@ -770,7 +810,7 @@ def add_measurements(
         run: The simulation.
         accuracy: The accuracy of the outputs; None if unknown.
         board: The board.
-        helped: The simulation of the second core, if that has another CPU than the first; else None.
+        helped: The simulation of all layers on the second core, if that has another CPU than the first; else None.
     """
     sizes, energy, memories = run.sizes, board.energy, report.memories
     flash, ram = report.flash, report.ram
@@ -808,14 +848,16 @@ def _range(report: Report, instructions: int | None) -> InstructionRange | None:
 def _memories(report: Report, board: Board) -> Memories:
     """Return the memories that both of the board's cores use."""
     banks = {memory.name: memory.banks for memory in board.memories}
-    arenas = [of_arena(board, board.memory(use.name)) for use in report.memories if use.arena]
+    arenas = [arena_contention(board, board.memory(use.name)) for use in report.memories if use.arena]
     return Memories(banks, max(arenas, default=0.0))
 
 
-def _measure_helped(report: Report, run: Measurement | None, board: Board) -> Helped | None:
+def _measure_helped(report: Report, run: Measurement | None, board: Board) -> SecondCoreMeasurements | None:
     if run is None or board.second_core is None:
         return None
-    return Helped(_measured_layers(report.layers, run, None), (board.clock_hz, board.second_core.clock_hz))
+    return SecondCoreMeasurements(
+        _measured_layers(report.layers, run, None), (board.clock_hz, board.second_core.clock_hz)
+    )
 
 
 def _with_code(memories: Sequence[MemoryUse], board: Board, code: int) -> list[MemoryUse]:

@@ -70,7 +70,7 @@ def report_page(report: Report) -> str:
 
 
 def verdict(report: Report) -> list[tuple[bool, str]]:
-    """Return the main findings on memory, accuracy and time, each as a pair: whether limits are met, and the text."""
+    """Return the main findings on memory, accuracy and time, each with whether it keeps to the limits."""
     statements: list[tuple[bool, str]] = []
     budget, deadline, accuracy = report.budget, report.deadline, report.accuracy
     limits = (
@@ -183,7 +183,10 @@ def _sample(result: SampleResult, names: Sequence[str] | None) -> tuple[str, str
 
 
 def picture(view: SampleView) -> Markup | str:
-    """Return a sample's picture as a PNG data URL; "" if its data are inconsistent. A signal is drawn as a curve."""
+    """Return the picture of an evaluated sample as a PNG data URL; a signal is drawn as a curve.
+
+    The result is "" if the sample's data are inconsistent.
+    """
     with optional_package("report", "the picture of a sample"):
         from PIL import Image
 

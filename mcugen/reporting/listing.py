@@ -43,7 +43,7 @@ def print_boards(console: Console, as_json: bool, like: str = "") -> None:
 
 
 def board_table(boards: Sequence[Board]) -> TextTable:
-    """Return the table of boards."""
+    """Return a table of boards, with name, CPU, clock, sizes of RAM and flash, kits and part numbers of each."""
     columns = [TableColumn(title, CellKind.WORD) for title in ("board", "CPU")]
     columns += [TableColumn(title) for title in ("MHz", "RAM", "flash")]
     rows = [
@@ -91,7 +91,7 @@ def print_board(board: Board, console: Console, as_json: bool) -> None:
 
 
 def board_facts(board: Board) -> list[Fact]:
-    """Return the labels and values of a board's description."""
+    """Return the label, value and note of each fact on a board."""
     facts = [
         ("CPU", f"{board.cpu} at {board.clock_hz / 1e6:g} MHz"),
         ("extensions", " ".join(sorted(board.features)) or "-"),
@@ -133,7 +133,7 @@ def _cache(cache: Cache) -> str:
 
 
 def waits_text(board: Board, memory: Memory) -> str:
-    """Return a text on the wait states of a memory: "none", "unknown", or the stall cycles of an access."""
+    """Return a text on the wait states of a board's memory: "none", "unknown", or the stall cycles of an access."""
     cycles = board.wait_cycles(memory, memory.line_bytes)
     if not cycles:
         return "unknown" if cycles is None else "none"
@@ -155,7 +155,7 @@ def print_model(graph: Graph, program: Program, report: Report, console: Console
 
 
 def model_facts(program: Program, report: Report) -> list[Fact]:
-    """Return the labels and texts on inputs, outputs and totals of a model."""
+    """Return the label, value and note of each fact on a model: inputs, outputs and totals."""
     facts = []
     for kind, endpoints in (("input", program.inputs), ("output", program.outputs), ("state", program.states)):
         for e in endpoints:
@@ -217,7 +217,7 @@ def print_memory(memory: MemoryMap, console: Console, wide: bool = False) -> Non
 
 
 def memory_facts(memory: MemoryMap) -> list[Fact]:
-    """Return the labels and texts on the arena and its peak."""
+    """Return the label, value and note of each fact on the arena's size and peak."""
     peak = memory.peak
     parts = f": {' + '.join(f'{n:,}' for n in memory.areas)}" * (len(memory.areas) > 1)
     where = f"layer {peak.layer}, '{peak.name}'" if peak.layer is not None else peak.name

@@ -18,15 +18,15 @@ BUFFER_KINDS = ("input", "output", "activation", "scratch")
 
 @dataclass(frozen=True)
 class Block:
-    """A buffer in the arena.
+    """A buffer in the arena: its place, and the instructions of the program during which it is live.
 
     Attributes:
-        name: Its name: that of the layer that computes it, with its role, or that of an input or output.
+        name: Name of the buffer: that of the layer that computes it, with its role, or that of an input or output.
         kind: One of BUFFER_KINDS.
-        offset: Its address in the arena in bytes.
-        nbytes: Its size.
-        first: First instruction that needs it; −1 for the call of the model.
-        last: Last instruction that needs it; the number of instructions for the return.
+        offset: Address of the buffer in the arena, in bytes.
+        nbytes: Size of the buffer in bytes.
+        first: First instruction that needs the buffer; −1 for the call of the model.
+        last: Last instruction that needs the buffer; the number of instructions for the return.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Block:
 
     @property
     def end(self) -> int:
-        """Return the first address after the buffer."""
+        """Return the first byte address in the arena after the buffer."""
         return self.offset + self.nbytes
 
 
@@ -112,7 +112,7 @@ class MemoryMap:
 
     @property
     def arena(self) -> int:
-        """Return the bytes of all areas."""
+        """Return the bytes of the arena: the sum over its parts in all memories."""
         return sum(self.areas)
 
     def layer_at(self, index: int) -> int:
@@ -126,7 +126,7 @@ class MemoryMap:
         return next((i for i, row in enumerate(self.rows) if index <= row.last), len(self.rows)) if index >= 0 else -1
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for JSON; live ranges are given as layer numbers."""
+        """Return the map as plain data for JSON; live ranges are given as layer numbers."""
         peak = self.peak
         return {
             "model": self.model,
@@ -169,7 +169,7 @@ class MemoryMap:
 
 
 def arena_buffers(program: Program, board: str) -> list[ArenaBuffer]:
-    """Return the buffers in the arena for a report; live ranges are given as layer numbers."""
+    """Return the buffers in the arena of a planned program for its report; live ranges are given as layer numbers."""
     memory = memory_map(program, board)
     return [
         ArenaBuffer(b.name, b.kind, b.offset, b.nbytes, memory.layer_at(b.first), memory.layer_at(b.last))

@@ -23,16 +23,16 @@ ROW_PIXELS, LANE_PIXELS, MAX_LANES = 44, 14, 12
 
 @dataclass(frozen=True)
 class Box:
-    """A node in the drawing of a network.
+    """A node (operator, input or output) in the drawing of a network.
 
     Attributes:
-        op: Its operator.
-        name: Its name.
-        reads: Names of the tensors that it reads.
-        makes: Names of its results.
-        type: Type of its result, as text.
-        kernel: Name of its kernel; "" for a node of the ONNX model.
-        origin: Names of the ONNX nodes that it comes from.
+        op: Operator of the node.
+        name: Name of the node.
+        reads: Names of the tensors that the node reads.
+        makes: Names of the node's results.
+        type: Type of the result, as text.
+        kernel: Name of the node's kernel; "" for a node of the ONNX model.
+        origin: Names of the ONNX nodes that the node comes from.
     """
 
     op: str
@@ -46,7 +46,12 @@ class Box:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A row of a drawing: a node, and the number of the lane of its dot."""
+    """A row of a drawing of a network.
+
+    Attributes:
+        box: The node.
+        lane: Number of the lane (column) in which the node's dot stands.
+    """
 
     box: Box
     lane: int
@@ -54,9 +59,15 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing of a network: its rows (one for each node), its lines as SVG paths, and its number of lanes.
+    """A drawing of a network with a row for each node.
 
     A lane is a column in which the line of a tensor runs from the node that computes it to its readers.
+
+    Attributes:
+        title: The title.
+        rows: The nodes in order.
+        lines: The lines of tensors, as SVG paths.
+        lanes: Number of lanes.
     """
 
     title: str
@@ -81,16 +92,22 @@ class Drawing:
 
 
 def network_page(model: onnx.ModelProto, graph: Graph, program: Program, board: str) -> str:
-    """Return an HTML page with two drawings: the ONNX model, and the compiled model.
+    """Return an HTML page with two drawings of a network: the ONNX model as given, and the compiled model.
 
     A selected node highlights its counterparts in the other drawing.
+
+    Args:
+        model: The ONNX model.
+        graph: The graph after all passes.
+        program: The program of the graph.
+        board: Name of the board.
     """
     drawings = [drawn("ONNX", onnx_boxes(model)), drawn(f"compiled for {board}", compiled_boxes(graph, program))]
     return standalone("network.html.j2", {"own": "network.js"}, title=program.name, drawings=drawings, row=ROW_PIXELS)
 
 
 def onnx_boxes(model: onnx.ModelProto) -> list[Box]:
-    """Return the boxes of an ONNX model's inputs, nodes and outputs, without nodes that read only constants."""
+    """Return the nodes to draw of an ONNX model: inputs, nodes and outputs, without nodes that read only constants."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     known = {v.name: _onnx_type(v) for v in (*graph.input, *graph.value_info, *graph.output)}
     constants = {initializer.name for initializer in graph.initializer}
@@ -122,7 +139,7 @@ def _onnx_type(value: onnx.ValueInfoProto) -> str:
 
 
 def compiled_boxes(graph: Graph, program: Program) -> list[Box]:
-    """Return the boxes of a compiled model: the nodes after all passes, with their kernels."""
+    """Return the nodes to draw of a compiled model: the graph after all passes, with the kernel of each node."""
     names = name_nodes(graph)
     by_name = {instr.name: instr.kernel for instr in program.instrs if instr.kernel}
     inputs = [Box("input", v.name, (), (v.name,), str(v.type)) for v in graph.inputs]
@@ -143,7 +160,12 @@ def compiled_boxes(graph: Graph, program: Program) -> list[Box]:
 
 
 def drawn(title: str, boxes: Sequence[Box]) -> Drawing:
-    """Return the drawing of a network; a tensor keeps its lane from its producer to its last reader."""
+    """Return the drawing of a network; a tensor keeps its lane from its producer to its last reader.
+
+    Args:
+        title: The title of the drawing.
+        boxes: The nodes in order.
+    """
     last = {name: index for index, box in enumerate(boxes) for name in box.reads}
     lane_of: dict[str, int] = {}
     place_of: dict[str, tuple[int, int]] = {}

@@ -44,7 +44,7 @@ def _digest(script: str) -> str:
 
 
 def source(name: str) -> str:
-    """Return the text of a file in `templates/report`."""
+    """Return the text of a script or style sheet in the folder `templates/report`."""
     return (resource_dir("templates") / "report" / name).read_text()
 
 

@@ -25,7 +25,7 @@ def _adapter() -> TypeAdapter[Report]:
 
 
 def report_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a report."""
+    """Return the JSON Schema (draft 2020-12) of the report files that `--json` writes."""
     schema = _adapter().json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A report of mcugen", **schema}
 

@@ -92,7 +92,7 @@ class TextTable:
         return max(line.cell_len for cell in cells for line in _text(cell).split("\n", allow_blank=True))
 
     def least_width(self, index: int) -> int:
-        """Return the width in characters below which column `index` would be unreadable."""
+        """Return the smallest width in characters at which column `index` can be read."""
         natural, kind = self.natural_width(index), self.columns[index].kind
         if kind is CellKind.NAME:
             return min(natural, max(MIN_NAME_CHARACTERS, len(self.columns[index].head)))

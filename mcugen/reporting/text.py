@@ -67,13 +67,24 @@ def findings(comparison: LayerComparison) -> list[str]:
 
 
 def print_tradeoffs(goal: Goal, steps: Sequence[Tradeoff], console: Console) -> None:
-    """Print the steps of a precision search, one line each; steps that were undone are dim."""
+    """Print the steps of a search for the lowest sufficient precision, one line each; undone steps are dim.
+
+    Args:
+        goal: The accuracy goal of the search.
+        steps: The steps in order.
+        console: Where to print.
+    """
     console.print(f"goal: {escape(printable(str(goal)))}", highlight=False, soft_wrap=True)
     print_table(tradeoff_table(goal, steps), console, hint="")
 
 
 def tradeoff_table(goal: Goal, steps: Sequence[Tradeoff]) -> TextTable:
-    """Return the table of the steps of a precision search."""
+    """Return the table of the steps of a search for the lowest sufficient precision.
+
+    Args:
+        goal: The accuracy goal of the search.
+        steps: The steps in order.
+    """
     columns = (
         TableColumn("layer", CellKind.NAME),
         TableColumn("becomes", CellKind.WORD),
@@ -102,13 +113,19 @@ def _verdict(step: Tradeoff) -> str:
 
 
 class FactList:
-    """A list of rows of plain text: label, value and note."""
+    """A growing list of facts, each with a label, a value and a note as plain text."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str]] = []
 
     def add_row(self, label: str, value: str, note: str) -> None:
-        """Append a row of a label, a value and a note."""
+        """Append a fact.
+
+        Args:
+            label: What the fact is about.
+            value: Its value as text.
+            note: An explanation; "" for none.
+        """
         self.rows.append((label, value, note))
 
 
@@ -118,7 +135,7 @@ def title(report: Report) -> str:
 
 
 def totals(report: Report) -> list[tuple[str, str, str]]:
-    """Return the rows (label, value, note) of the figures of the whole model."""
+    """Return the label, value and note of each figure of the whole model that the text report shows."""
     table = FactList()
     _add_time(table, report)
     _add_memory(table, report)
@@ -263,7 +280,7 @@ def _varying(report: Report) -> str:
 
 
 def holds(memory: MemoryUse) -> str:
-    """Return a text on the contents of a memory: its size, and the bytes of arena, code, weights and copies."""
+    """Return a text on what a memory holds: its size, and the bytes of arena, code, weights and copies in it."""
     parts = (
         ("arena", memory.arena),
         ("code", memory.code),
@@ -288,7 +305,7 @@ def dropped_text(model: ModelFigures) -> str:
 
 
 def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:
-    """Return the rows (label, value, note) of the figures of accuracy.
+    """Return the label, value and note of each figure of accuracy.
 
     Args:
         accuracy: The figures.

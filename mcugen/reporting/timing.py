@@ -19,7 +19,7 @@ _BRANCHES = "numbers are limited by branches: a few instructions an output more 
 
 
 def variations(program: Program, board: Board) -> tuple[str, ...]:
-    """Return a sentence for each layer whose number of instructions depends on data; empty if there is none.
+    """Return a sentence for each layer whose number of instructions depends on its data; empty if there is none.
 
     All loops have bounds, so the instructions of such a layer are limited, too.
     """

@@ -39,14 +39,23 @@ class Goal:
     others: tuple[Goal, ...] = ()
 
     def holds(self, value: float, chance: float = 0.0) -> bool:
-        """Return whether a value meets this goal; `chance` is the half-width of its confidence interval, as a share."""
+        """Return whether a value of the metric meets this goal, without `others`.
+
+        Args:
+            value: The value.
+            chance: Half-width of the confidence interval of the value, as a share from 0 to 1.
+        """
         if self.least is not None:
             return self.metric.loss(value, self.least) <= 0
         assert self.drop is not None
         return self.metric.loss(value, self.float32) <= self.drop + 100 * chance + 1e-9
 
     def met(self, judged: Judged) -> bool:
-        """Return whether outputs meet this goal and all `others`."""
+        """Return whether the outputs of a model on samples meet this goal and all `others`.
+
+        Args:
+            judged: The outputs of the model with those of the reference, and labels if known.
+        """
         is_judged = self.least is None and len(judged.outputs) >= MIN_CHANCE_SAMPLES
         own = self.holds(self.metric.compute(judged), chance(self.metric, judged) if is_judged else 0.0)
         return own and all(goal.met(judged) for goal in self.others)

@@ -14,8 +14,8 @@ FIRST, OTHER = 0, 1
 """Numbers of the two cores."""
 
 
-class Waited(Protocol):
-    """Stall cycles on one memory."""
+class MemoryStalls(Protocol):
+    """The interface of stall cycles on one memory."""
 
     @property
     def memory(self) -> str:
@@ -23,11 +23,11 @@ class Waited(Protocol):
 
     @property
     def cycles(self) -> int:
-        """Return the stall cycles on the memory."""
+        """Return the cycles for which the CPU stalls on accesses to the memory."""
 
 
-class Timed(Protocol):
-    """A layer with its time."""
+class TimedLayer(Protocol):
+    """The interface of a layer, or one core's shard of a layer, with its measured time."""
 
     @property
     def core(self) -> int | None:
@@ -42,13 +42,20 @@ class Timed(Protocol):
         """Return the estimated cycles of the layer, with stall cycles."""
 
     @property
-    def stalls(self) -> Sequence[Waited] | None:
+    def stalls(self) -> Sequence[MemoryStalls] | None:
         """Return the stall cycles of the layer by memory."""
 
 
 @dataclass(frozen=True)
 class LayerSpan:
-    """The time span, from `begin` to `end`, in which core number `core` computes layer number `layer`."""
+    """The time span in which one core computes one layer, or its shard of the layer.
+
+    Attributes:
+        layer: Number of the layer, from 0.
+        core: Number of the core, 0 or 1.
+        begin: Start of the span, in the unit of the schedule (TwoCores.unit).
+        end: End of the span, in the same unit.
+    """
 
     layer: int
     core: int
@@ -90,6 +97,7 @@ class TwoCores:
     slowest: list[int]
     """Numbers of the slowest layers that one core computes alone."""
     spans: list[LayerSpan]
+    """When each core computes which layer, or its shard of it."""
 
     @property
     def speedup(self) -> float:
@@ -112,23 +120,33 @@ MAX_NAMED_LAYERS = 3
 
 @dataclass(frozen=True)
 class CoreTimes:
-    """The time of a layer or barrier on the first core (`first`), and on the core that runs it (`own`)."""
+    """The time of a layer or of a barrier (synchronization of both cores) on two cores.
+
+    Attributes:
+        first: Time on the first core.
+        own: Time on the core that computes it in the program.
+    """
 
     first: float
     own: float
 
 
 @dataclass(frozen=True)
-class Helped:
-    """Measurements for a second core that has another CPU: its layers, and the clocks of both cores in Hz."""
+class SecondCoreMeasurements:
+    """Measurements for a second core that has another CPU than the first.
 
-    layers: Sequence[Timed]
+    Attributes:
+        layers: The layers as measured on the second core's CPU.
+        clocks: Clocks of the first and of the second core in Hz.
+    """
+
+    layers: Sequence[TimedLayer]
     clocks: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Memories:
-    """The memories that both cores share.
+    """The data on shared memories that the estimate of delays between two cores needs.
 
     Attributes:
         banks: Number of banks of each memory by name.
@@ -138,8 +156,13 @@ class Memories:
     banks: Mapping[str, int]
     arena: float
 
-    def stalled_time_share(self, first: Timed, other: Timed) -> float:
-        """Return the share of time by which two cores that compute these layers at the same time are slower."""
+    def stalled_time_share(self, first: TimedLayer, other: TimedLayer) -> float:
+        """Return the share of its time (0 to 1) that each core loses to the other's memory accesses.
+
+        Args:
+            first: The layer that the first core computes at that time.
+            other: The layer that the second core computes at that time.
+        """
         return self.arena + contention_of_stalls(_uses(first), _uses(other), self.banks)
 
 
@@ -147,15 +170,15 @@ NO_MEMORIES = Memories({}, 0.0)
 """Memories without contention."""
 
 
-def _uses(layer: Timed) -> dict[str, float]:
+def _uses(layer: TimedLayer) -> dict[str, float]:
     """Return the shares of its time that a layer waits for memories."""
     cycles = layer.cycles_estimate
     return {stall.memory: stall.cycles / cycles for stall in layer.stalls or ()} if cycles else {}
 
 
 def two_cores(
-    layers: Sequence[Timed],
-    helped: Helped | None = None,
+    layers: Sequence[TimedLayer],
+    helped: SecondCoreMeasurements | None = None,
     first_part: int | None = None,
     memories: Memories = NO_MEMORIES,
 ) -> TwoCores | None:
@@ -209,7 +232,9 @@ def two_cores(
     )
 
 
-def _of_parts(layers: Sequence[Timed], helped: Helped | None, first_part: int, memories: Memories) -> float:
+def _of_parts(
+    layers: Sequence[TimedLayer], helped: SecondCoreMeasurements | None, first_part: int, memories: Memories
+) -> float:
     """Return by which share the parts of a pipeline are slower: the mean over all pairs of their layers, by time."""
     seen = (helped.layers if helped else layers)[first_part:]
     times = [[layer.cycles_estimate or 0 for layer in part] for part in (layers[:first_part], seen)]
@@ -251,7 +276,9 @@ def _pipeline(unit: str, costs: Sequence[CoreTimes], barrier: float, first_part:
     )
 
 
-def _costs(layers: Sequence[Timed], helped: Helped | None) -> tuple[str, list[CoreTimes], float] | None:
+def _costs(
+    layers: Sequence[TimedLayer], helped: SecondCoreMeasurements | None
+) -> tuple[str, list[CoreTimes], float] | None:
     """Return the unit, the time of each layer in it, and the time of a barrier."""
     if helped is None:
         timing = _unit(layers)
@@ -269,7 +296,7 @@ CYCLES = "cycles"
 """Name of the unit "estimated cycles" of times."""
 
 
-def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:
+def _unit(layers: Sequence[TimedLayer]) -> tuple[str, list[float], float] | None:
     """Return the unit, the time of each layer in it, and the time of a barrier, for one kind of core."""
     if not layers or any(layer.instructions is None for layer in layers):
         return None
@@ -280,7 +307,7 @@ def _unit(layers: Sequence[Timed]) -> tuple[str, list[float], float] | None:
     return CYCLES, cycles, BARRIER_INSTRUCTIONS * sum(cycles) / max(sum(counts), 1)
 
 
-def _steps(layers: Sequence[Timed]) -> Iterator[list[int]]:
+def _steps(layers: Sequence[TimedLayer]) -> Iterator[list[int]]:
     """Yield the number of a layer that one core computes, or the numbers of both cores' portions."""
     index = 0
     while index < len(layers):

@@ -127,15 +127,15 @@ def call_code_bytes(calls: Sequence[Instr]) -> int:
     )
 
 
-def most_code(program: Program, board: Board) -> int:
-    """Return an upper estimate of the bytes of code, as if no function were inlined into its caller."""
+def max_code_bytes(program: Program, board: Board) -> int:
+    """Return an upper estimate of the bytes of a program's code, as if no function were inlined into its caller."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     code = costs.code_of({calls[0].function_key: calls[0].kernel for calls in functions})
     called = sum(code.values()) + sum(call_code_bytes(calls) for calls in functions)
-    return max(MAX_BASE_CODE_BYTES + _soft_floats(functions, board) + called, code_of(program, board))
+    return max(MAX_BASE_CODE_BYTES + _soft_floats(functions, board) + called, likely_code_bytes(program, board))
 
 
-def code_of(program: Program, board: Board) -> int:
+def likely_code_bytes(program: Program, board: Board) -> int:
     """Return the likely bytes of a program's code, as if the compiler inlines each function with only one caller."""
     costs, functions = cost_table(board.cpu), calls_of(program)
     several = [calls for calls in functions if len(calls) > 1]
@@ -160,7 +160,7 @@ def use_of(program: Program, board: Board, options: CompileOptions, code: int | 
         options: Options with the placement of arena and weights.
         code: Bytes of its code; None for an upper estimate, so that a program that fits by the estimate really fits.
     """
-    code = most_code(program, board) if code is None else code
+    code = max_code_bytes(program, board) if code is None else code
     copies = copied_bytes(program, board, options.place)
     ram, flash = sum(program.area_sizes) + program.state_size + copies, program.weights_size + code
     in_memories = ram_lacking(program, board, options.place, options.may_spill)
@@ -179,7 +179,7 @@ def optimistic_use(program: Program, board: Board, options: CompileOptions) -> U
         board: The board that it must fit.
         options: Options with the placement of arena and weights.
     """
-    return use_of(program, board, options, round(TOLERANCES.optimistic_code_ratio * code_of(program, board)))
+    return use_of(program, board, options, round(TOLERANCES.optimistic_code_ratio * likely_code_bytes(program, board)))
 
 
 def placed_stall_cycles(program: Program, board: Board, places: Places) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mcugen.core.board import Board
 from mcugen.core.limits import restart_time_limit
 from mcugen.core.options import GOALS, CompileOptions
-from mcugen.search.budget import code_of, optimistic_use
+from mcugen.search.budget import likely_code_bytes, optimistic_use
 from mcugen.search.cost_model import ProgramCostModel
 from mcugen.search.goal_program import build_for_goal
 from mcugen.search.line_buffer_tradeoff import GROUPED
@@ -77,9 +77,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class CandidateBuilder:
-    """Builds, evaluates and records the candidates of one program search."""
+    """The builder of one search's candidates: it builds, evaluates and records programs."""
 
     problem: SearchProblem
+    """The graph, the board and the options of the search."""
     run_search: Callable[[SearchProblem], Selection]
     """Runs a further search, for another board or other options."""
 
@@ -95,17 +96,17 @@ class CandidateBuilder:
 
     @property
     def objective(self) -> Objective:
-        """Return the objective of the options."""
+        """Return the objective of the search: goal, limits of RAM and flash, and tolerances of comparisons."""
         return self.problem.objective
 
     @property
     def budget(self) -> Budget:
-        """Return the budget of the options."""
+        """Return the limits of RAM and flash that the user set."""
         return self.problem.budget
 
     @property
     def costs(self) -> ProgramCostModel:
-        """Return the cost model of the search."""
+        """Return the cost model that evaluates the candidates of the search."""
         return self.problem.costs
 
     def requested(self, options: CompileOptions, name: str = REQUESTED_CANDIDATE_NAME) -> ProgramCandidate:
@@ -115,7 +116,10 @@ class CandidateBuilder:
         return self.problem.candidate(name, built, self.options.optimize)
 
     def completed(self, candidate: ProgramCandidate, kind: str, limits: CompileOptions) -> ProgramCandidate:
-        """Apply the CANDIDATE_TRANSFORMATIONS to a candidate, record the result in the trace, and return it.
+        """Improve a candidate by the CANDIDATE_TRANSFORMATIONS, record it in the trace, and return it.
+
+        These transformations, such as the use of a second core, are tried for every candidate before candidates are
+        compared.
 
         Args:
             candidate: The candidate.
@@ -198,7 +202,7 @@ class CandidateBuilder:
         If the program would exceed its limits even with the share Tolerances.min_code_ratio of its estimated code, the
         candidate is returned with the likely size of its code instead.
         """
-        likely = code_of(candidate.program, self.board)
+        likely = likely_code_bytes(candidate.program, self.board)
         min_code = round(self.objective.tolerances.min_code_ratio * likely)
         if self.budget.excess(self.costs.with_code(candidate.built, min_code).use):
             metrics = self.costs.with_code(candidate.built, likely)

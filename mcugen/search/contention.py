@@ -31,17 +31,17 @@ The value is assumed, like ACCESSES_PER_CYCLE.
 
 
 def contention_share(first: float, other: float, banks: int = 1) -> float:
-    """Return the share of its time, 0 to 1, that each of two cores loses by waiting for the other at one memory.
+    """Return the share (0 to 1) of its time that each of two cores loses by waiting for the other at one memory.
 
     Args:
         first: Share of its time that the first core uses the memory.
-        other: Share of its time that the other core uses it.
-        banks: Number of banks of the memory.
+        other: Share of its time that the second core uses it.
+        banks: Number of banks of the memory, to which accesses at the same time do not conflict.
     """
     return first * other / (2 * banks)
 
 
-def of_arena(board: Board, memory: Memory) -> float:
+def arena_contention(board: Board, memory: Memory) -> float:
     """Return the share (0 to 1) of its time that each core waits for the arena's memory while both cores compute.
 
     The share is 0 if the second core cannot access that memory.

@@ -15,7 +15,7 @@ from mcugen.ops.branches import side_by_side
 from mcugen.ops.fork import Forked
 from mcugen.search.core_partition import LayerPartition, PartitionSearch
 from mcugen.search.objective import TOLERANCES
-from mcugen.search.parallel_branches import Pair, pairs
+from mcugen.search.parallel_branches import BranchPair, branch_pairs
 
 MIN_STACK_BYTES = 300
 """Bytes of RAM that most models need at least beside the arena, mainly for the stack."""
@@ -52,19 +52,19 @@ class Room:
 def shared_program(
     graph: Graph, whole: Program, partition_search: PartitionSearch, build: Build, room: Room = Room()
 ) -> Program:
-    """Return the program in which two cores share layers: the first result of `shared`.
+    """Return the program in which two cores share layers, as `share_layers` chooses them.
 
     Args:
         graph: The optimized graph.
         whole: The planned program of one core.
-        partition_search: Finds partitions of a layer.
-        build: Builds a planned program.
+        partition_search: Finds partitions of a layer over two cores.
+        build: Builds a planned program of the graph with given kernels.
         room: Bytes of RAM and flash that may be used beyond those of `whole`.
     """
-    return shared(graph, whole, partition_search, build, room)[0]
+    return share_layers(graph, whole, partition_search, build, room)[0]
 
 
-def shared(
+def share_layers(
     graph: Graph, whole: Program, partition_search: PartitionSearch, build: Build, room: Room = Room()
 ) -> tuple[Program, float]:
     """Choose the layers that two cores compute together, and return that program with its estimated time.
@@ -76,8 +76,8 @@ def shared(
     Args:
         graph: The optimized graph.
         whole: The planned program of one core.
-        partition_search: Finds partitions of a layer.
-        build: Builds a planned program.
+        partition_search: Finds partitions of a layer over two cores.
+        build: Builds a planned program of the graph with given kernels.
         room: Bytes of RAM and flash that may be used beyond those of `whole`.
     """
     kernels = kernels_of(graph, whole, partition_search.first.features)
@@ -146,7 +146,7 @@ class _Search:
     """Bytes of constants beyond those of one core's program, for all layers together."""
     beside: Mapping[str, int]
     tries: int = MAX_BUILT_PROGRAMS
-    branches: list[tuple[Pair, Mapping[str, Kernel]]] = field(default_factory=list)
+    branches: list[tuple[BranchPair, Mapping[str, Kernel]]] = field(default_factory=list)
     """The branches that run in parallel, with kernels by output."""
     saved: float = 0.0
     """Time saved by these branches beyond what sharing their layers saves."""
@@ -167,7 +167,7 @@ class _Search:
             alone: Time of each node on the first core.
         """
         gains = []
-        for pair in pairs(self.graph, lambda node: alone[node], partition_search.other.pace):
+        for pair in branch_pairs(self.graph, lambda node: alone[node], partition_search.other.pace):
             if pair.first and pair.second:
                 sides = partition_search.parallel_run(pair.first, pair.second, self.kernels)
                 current_time = sum(chosen[node].time if node in chosen else alone[node] for node in pair.nodes)

@@ -86,7 +86,7 @@ kernels."""
 
 @dataclass(frozen=True)
 class CoreCostModel:
-    """The cost model of one of the two cores.
+    """The cost model of one of two cores: the kernels that can compute a node on the core, and their times.
 
     Attributes:
         features: Names of the CPU features that kernels may use.
@@ -112,7 +112,7 @@ class CoreCostModel:
         return self._representatives.setdefault((node.op, inputs, tuple(v.type for v in node.outputs)), node)
 
     def fitting(self, node: Node) -> list[Kernel]:
-        """Return the kernels that can compute a node on this core; an empty list without a choice of kernels."""
+        """Return the kernels that can compute a node on this core; an empty list if there is no choice of kernels."""
         node = self.representative(node)
         if node not in self._fitting:
             self._fitting[node] = fitting_kernels(node, self.features, any_size=False)
@@ -153,11 +153,12 @@ class ParallelRun:
 
 @dataclass(frozen=True)
 class PartitionSearch:
-    """Finds the partitions of layers over two cores that are faster than one core."""
+    """The search for partitions of layers over two cores that take less time than the layer on one core."""
 
     first: CoreCostModel
     """The core that runs whole layers."""
     other: CoreCostModel
+    """The second core, which computes one of the shards of a layer."""
     chosen_kernels: Collection[str] = ()
     """Names of kernels that the user chose; shards keep them."""
     contention: float = 0.0
@@ -284,7 +285,7 @@ class PartitionSearch:
     def parallel_run(
         self, first: Sequence[Node], second: Sequence[Node], preferred: Mapping[str, Kernel]
     ) -> ParallelRun:
-        """Return the time and kernels of two sets of nodes that run in parallel.
+        """Return the time and the chosen kernels of two sets of nodes that the cores compute at the same time.
 
         Args:
             first: Nodes of the first core.
@@ -299,9 +300,11 @@ class PartitionSearch:
         return ParallelRun(self.parallel_time(times[0], times[1]), kernels)
 
     def parallel_time(self, first_time: float, other_time: float) -> float:
-        """Return the time of two shards that run in parallel, with memory contention and with fork and join.
+        """Return the time of a layer whose shards two cores compute at once, with memory contention, fork and join.
 
-        All times are in instructions of the first core.
+        Args:
+            first_time: Time of the first core's shard alone, in instructions of the first core.
+            other_time: Time of the second core's shard alone, in instructions of the first core.
         """
         return max(first_time, other_time) + self.contention * min(first_time, other_time) + self.barrier
 

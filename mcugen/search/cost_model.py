@@ -17,7 +17,7 @@ from mcugen.core.board import Board
 from mcugen.core.options import CompileOptions
 from mcugen.lir.program import Program
 from mcugen.memory.place import copied_bytes
-from mcugen.search.budget import code_of, most_code, placed_stall_cycles, use_of
+from mcugen.search.budget import likely_code_bytes, max_code_bytes, placed_stall_cycles, use_of
 from mcugen.search.metrics import AccuracyLevel, ErrorBounds, Metrics
 from mcugen.search.objective import TOLERANCES
 from mcugen.search.plan import BuiltProgram
@@ -48,7 +48,7 @@ class CostModel(ABC, Generic[Subject]):
 
     @abstractmethod
     def measure(self, candidate: Subject, level: AccuracyLevel) -> Metrics:
-        """Compute the metrics of a candidate that is not in the cache."""
+        """Compute the metrics of a candidate that is not in the cache, with the accuracy that `level` asks for."""
 
 
 class ProgramCostModel(CostModel[BuiltProgram]):
@@ -78,7 +78,10 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         return replace(built, copies=copies_for(built.program, self._board, self._options))
 
     def measure(self, candidate: BuiltProgram, level: AccuracyLevel) -> Metrics:
-        """Compute the metrics of a program; stall cycles count as 0 before copies of weights are chosen."""
+        """Compute the metrics of a program with the accuracy that `level` asks for.
+
+        Stall cycles count as 0 before copies of weights are chosen.
+        """
         if level is AccuracyLevel.BUILT:
             return self._built(candidate)
         program, copies, board = candidate.program, candidate.copies, self._board
@@ -98,7 +101,7 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         )
 
     def with_code(self, candidate: BuiltProgram, code_bytes: int) -> Metrics:
-        """Return the estimated metrics of a program whose code has a given size."""
+        """Return the estimated metrics of a program whose code takes `code_bytes` bytes."""
         use = use_of(candidate.program, self._board, self._options, code_bytes)
         return replace(self.evaluate(candidate), use=use)
 
@@ -114,8 +117,13 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         return replace(self.with_code(candidate, before.code_bytes), code_bytes=before.code_bytes, level=before.level)
 
     def likely(self, candidate: BuiltProgram, level: AccuracyLevel = AccuracyLevel.ESTIMATED) -> Metrics:
-        """Return the estimated metrics, with the likely size of the code instead of an upper bound of the size."""
-        code_bytes = code_of(candidate.program, self._board)
+        """Return the estimated metrics of a program with the likely size of its code, instead of an upper bound.
+
+        Args:
+            candidate: The program.
+            level: ESTIMATED, or PLACED to include the stalls of the memories that the data are placed in.
+        """
+        code_bytes = likely_code_bytes(candidate.program, self._board)
         return replace(self.evaluate(candidate, level), use=self.with_code(candidate, code_bytes).use)
 
     def _built(self, candidate: BuiltProgram) -> Metrics:
@@ -137,8 +145,8 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         cycles = 1 - TOLERANCES.cycle_estimate_margin if is_measured and not metrics.stall_cycles else None
         flash = 0.0
         if metrics.code_bytes is None:
-            min_code = TOLERANCES.min_code_ratio * code_of(program, self._board)
-            flash = (most_code(program, self._board) - min_code) / max(metrics.flash, 1)
+            min_code = TOLERANCES.min_code_ratio * likely_code_bytes(program, self._board)
+            flash = (max_code_bytes(program, self._board) - min_code) / max(metrics.flash, 1)
         errors = ErrorBounds(
             instructions=TOLERANCES.instruction_estimate_error if is_measured else None,
             cycles=cycles,

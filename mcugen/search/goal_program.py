@@ -105,6 +105,7 @@ class GoalSearch:
     """
 
     problem: SearchProblem
+    """The graph, the board, and the options with the goal."""
     streamings: Streamings
     """Cached searches for the line-buffered groups of graphs, since several goals need the same searches."""
 
@@ -184,9 +185,10 @@ class GoalSearch:
 
 
 def counted_work(streamings: Streamings, programs: Iterable[Program]) -> int:
-    """Return the work of a search so far, in units of one evaluated line-buffered group (see MAX_SEARCH_WORK).
+    """Return the work of a search so far, by which the search is cut short at MAX_SEARCH_WORK.
 
-    Each instruction that was lowered and planned counts as WORK_PER_INSTRUCTION units.
+    The unit is the evaluation of one line-buffered group. Each instruction that was lowered and planned counts as
+    WORK_PER_INSTRUCTION units.
 
     Args:
         streamings: The searches for line-buffered groups.
@@ -200,6 +202,7 @@ class LeastRamRivals:
     """The candidates for the goal `ram` that need nearly the least RAM, and the choice of the best one."""
 
     problem: SearchProblem
+    """The graph, the board and the options."""
     balanced: BuiltProgram
     """The program for the goal `balanced`; no candidate with a larger arena is chosen."""
     built: list[BuiltProgram] = field(default_factory=list)

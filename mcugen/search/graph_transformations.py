@@ -24,7 +24,7 @@ A few suffice, because estimates of their RAM are right within a few percent. Se
 
 @dataclass(frozen=True)
 class GraphVariant:
-    """A graph that the search derives from the problem's graph."""
+    """A graph that the search derives from the problem's graph by transformations, to build a program from it."""
 
     graph: Graph
     ram: int = 0
@@ -63,7 +63,7 @@ class GroupingSearch:
     """Cached searches for line-buffered groups, one per graph."""
 
     def find(self, variant: GraphVariant) -> GroupedVariant:
-        """Return a variant with its most promising groupings.
+        """Divide the graph of a variant into line-buffered groups, and return it with the most promising divisions.
 
         For the goal `ram`, these are the groupings with the least RAM. For other goals, it is the one with the least
         product of estimated time and RAM.
@@ -74,7 +74,7 @@ class GroupingSearch:
         return GroupedVariant(variant, sorted(streaming.plans(), key=streaming.product)[:1])
 
     def graphs(self, grouped: GroupedVariant) -> list[GraphVariant]:
-        """Return the variants whose line-buffered groups are nodes, one per grouping that has groups."""
+        """Return a variant for each grouping with groups, whose graph has each line-buffered group as one node."""
         variant, is_streamed_in = grouped.variant, self.problem.options.stream_input
         graphs = [
             (with_groups(variant.graph, g, is_streamed_in=is_streamed_in), plan_ram_bytes(g)) for g in grouped.groupings

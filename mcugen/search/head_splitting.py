@@ -18,12 +18,12 @@ MAX_HEADS = 16
 
 
 class HeadSplitting(GraphTransformation):
-    """Computes attention head by head, so that the scores of only one head are in memory at a time."""
+    """The graph transformation to attention head by head: the scores of only one head are in memory at a time."""
 
     kind = "attention head by head"
 
     def propose(self, variant: GraphVariant, search: GroupingSearch) -> Iterator[GraphVariant]:
-        """Yield the variant with all heads split, or nothing if there is no attention with several heads."""
+        """Yield the variant with attention computed head by head; nothing without attention of several heads."""
         split_graph = split_attention_heads(variant.graph)
         if split_graph is not variant.graph:
             changes = GraphChanges(split_heads=divided_layers(variant.graph, split_graph))

@@ -13,12 +13,18 @@ from mcugen.search.plan import NO_CHANGES
 
 
 class LineBufferedBodies(GraphTransformation):
-    """Computes layers in the bodies of branches and loops row by row, in the line-buffered groups of least RAM."""
+    """The graph transformation to layers computed row by row in the bodies of branches and loops.
+
+    The layers of a body are divided into the line-buffered groups that need the least RAM.
+    """
 
     kind = "line-buffer fusion of bodies"
 
     def propose(self, variant: GraphVariant, search: GroupingSearch) -> Iterator[GraphVariant]:
-        """Yield the variant with groups in its bodies, or nothing if groups save no RAM in any body."""
+        """Yield the variant with line-buffered groups in the bodies of its branches and loops.
+
+        Nothing is yielded if groups save no RAM in any body.
+        """
         grouped_graph = group_bodies(variant.graph, search.streamings)
         if grouped_graph is not variant.graph:
             yield variant.changed(grouped_graph, NO_CHANGES, self.kind)

@@ -39,7 +39,7 @@ Grouping = Sequence[GraphSegment]
 
 
 def plan_ram_bytes(grouping: Grouping) -> int:
-    """Return the estimated largest number of live bytes of a graph that is computed in these segments."""
+    """Return the estimated largest number of live bytes of a graph whose nodes are computed in the given groups."""
     return max(segment.ram for segment in grouping)
 
 
@@ -100,7 +100,9 @@ def _ranks(node: Node) -> dict[Value, int]:
 
 
 def with_groups(graph: Graph, segments: Grouping, *, is_streamed_in: bool = False) -> Graph:
-    """Return a copy of the graph in which each line-buffered group is one node; the graph itself without groups.
+    """Return a copy of the graph in which each line-buffered group (layers computed row by row) is one node.
+
+    The graph itself is returned if there are no groups.
 
     Args:
         graph: The graph to copy.

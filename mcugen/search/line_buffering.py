@@ -109,7 +109,7 @@ class Streaming:
 
     @property
     def looked_at(self) -> int:
-        """Return the number of line-buffered groups whose cost was computed so far."""
+        """Return the number of line-buffered groups whose cost this search has computed so far."""
         return len(self._made) + self._num_paired
 
     def product(self, plan: Sequence[GraphSegment]) -> float:
@@ -270,9 +270,9 @@ class Streaming:
 
     @cached_property
     def borders(self) -> int:
-        """Return the bytes in the arena of the graph's inputs or of its outputs, whichever are more.
+        """Return the larger of two sums: the bytes of all inputs, and those of all outputs, of the graph in the arena.
 
-        The result is a lower bound of RAM.
+        Either is a lower bound of the RAM that the graph needs.
         """
         inputs = self.graph.inputs[self._is_streamed_in :]
         return max(sum(self._nbytes(v) for v in values) for values in (inputs, self.graph.outputs))
@@ -298,7 +298,7 @@ class Streaming:
 
     @cached_property
     def pairs(self) -> frozenset[str]:
-        """Return the first outputs' names of layers that compute two rows per step, which is much faster there."""
+        """Return the layers that compute two rows per step since this is much faster, by their first outputs' names."""
         nodes = [node for node in self.graph.nodes if self._in_pairs and self._gains_by_twos(node)]
         return frozenset(node.output.name for node in nodes)
 
@@ -467,20 +467,20 @@ class Streamings:
 
     @property
     def looked_at(self) -> int:
-        """Return the number of line-buffered groups whose cost was computed so far, in all graphs."""
+        """Return the number of line-buffered groups whose cost was computed so far, in the searches of all graphs."""
         return sum(streaming.looked_at for streaming in self._found.values())
 
     def ordered(self, graph: Graph) -> Graph:
         """Return the graph with layers that can be computed row by row together as neighbours.
 
-        See `in_order_of_rows`; the result is cached.
+        The nodes are sorted by `in_order_of_rows`; the result is cached.
         """
         if graph not in self._ordered:
             self._ordered[graph] = in_order_of_rows(graph)
         return self._ordered[graph]
 
     def of(self, graph: Graph, *, is_body: bool = False, in_pairs: bool = False) -> Streaming:
-        """Return the line-buffering search of a graph.
+        """Return the search for line-buffered groups of a graph; a later call returns the same search.
 
         Args:
             graph: The graph to divide.

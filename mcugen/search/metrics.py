@@ -47,7 +47,16 @@ class Use:
 
 @dataclass(frozen=True)
 class ErrorBounds:
-    """The largest relative error of each metric, 0.04 for 4 %; None for a metric without a known bound."""
+    """The largest relative error of each metric of a program, 0.04 for 4 %; None for a metric without a known bound.
+
+    Attributes:
+        instructions: Error of the instructions of a call.
+        cycles: Error of the cycles of a call.
+        stall_cycles: Error of the cycles that the core waits for memory.
+        ram: Error of the bytes of RAM.
+        flash: Error of the bytes of flash.
+        microjoules: Error of the energy of a call.
+    """
 
     instructions: float | None = None
     cycles: float | None = None
@@ -80,6 +89,7 @@ class Metrics:
     level: AccuracyLevel = AccuracyLevel.ESTIMATED
     """How the metrics were obtained."""
     errors: ErrorBounds = ErrorBounds()
+    """The largest relative errors of these metrics, as far as bounds are known."""
 
     @property
     def time(self) -> float:
@@ -101,7 +111,7 @@ class Metrics:
         return self.ram / max(before.ram, 1) + self.time / max(before.time, 1) - 2
 
     def to_json(self) -> dict[str, object]:
-        """Return the metrics as JSON data."""
+        """Return the metrics as a dictionary for the JSON trace of the search."""
         return {
             "instructions_estimate": round(self.instructions),
             "cycles_estimate": None if self.cycles is None else round(self.cycles),

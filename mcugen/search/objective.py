@@ -30,6 +30,7 @@ class Tolerance:
     name: str
     """The field of Tolerances."""
     value: float
+    """The threshold, in `unit`."""
     unit: str
     """The unit of the value; for a ratio, the units of both terms, such as "bytes / bytes"."""
     meaning: str
@@ -40,7 +41,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Tolerances:
-    """All tolerances of the program search, each with its unit, meaning and evidence; see `rows`."""
+    """All thresholds of the program search; the default of each field states its unit, meaning and evidence."""
 
     ample_memory_fraction: float = _tolerance(
         AMPLE_MEMORY_FRACTION,
@@ -303,7 +304,7 @@ class Budget:
 
     @classmethod
     def of(cls, options: CompileOptions) -> Budget:
-        """Return the budget that the user set."""
+        """Return the limits of RAM and flash that the user's options set."""
         return cls(options.max_ram, options.max_flash)
 
     def __str__(self) -> str:
@@ -316,14 +317,18 @@ class Budget:
         return tuple(name for name, value in (("ram", self.ram), ("flash", self.flash)) if value is not None)
 
     def narrowed(self, use: Use) -> Budget:
-        """Return the budget with the board's own limit for each memory that the board lacks for a program."""
+        """Return the budget, lowered to the RAM or flash that the board has where a program exceeds these.
+
+        Args:
+            use: RAM and flash of the program, with the bytes that the board lacks for it.
+        """
         ram = _narrowed(self.ram, use.ram, use.ram_lacking)
         return Budget(ram, _narrowed(self.flash, use.flash, use.flash_lacking))
 
     def excess(self, use: Use) -> float:
-        """Return the sum of the shares by which RAM and flash exceed their limits, 0.1 for 10 %; 0 if the program fits.
+        """Return by how much a program exceeds the limits: the sum of the shares for RAM and flash, 0.1 for 10 %.
 
-        Memory that exceeds the board's own size counts in the same way.
+        The sum is 0 if the program fits. Memory that exceeds the board's own size counts in the same way.
         """
         limits = self.narrowed(use)
         pairs = ((use.ram, limits.ram), (use.flash, limits.flash))
@@ -370,12 +375,15 @@ class Objective:
     """The objective of a search: the goal, the limits that a program must keep to, and the tolerances."""
 
     goal: str
+    """What to optimize: one of the values of the option `optimize`, such as `balanced`."""
     budget: Budget
+    """The limits of RAM and flash."""
     deadline: Deadline | None = None
     """The limit on the simulated cycles of a call; None for no limit."""
     max_step_cycles: int | None = None
     """The limit on the simulated cycles of each step of a call; None for no limit."""
     tolerances: Tolerances = TOLERANCES
+    """The thresholds of all comparisons of candidates."""
 
     @classmethod
     def of(cls, options: CompileOptions) -> Objective:
@@ -391,7 +399,12 @@ class Objective:
         return Cost(metrics.time, metrics.ram, metrics.flash).rank(self.goal)
 
     def serves_better(self, metrics: Metrics, incumbent: Metrics) -> bool:
-        """Return whether a candidate has a better rank for the goal than the incumbent and is not slower."""
+        """Return whether a candidate serves the goal better than the incumbent and is not slower.
+
+        Args:
+            metrics: Metrics of the candidate.
+            incumbent: Metrics of the program that the candidate would replace, of the same accuracy.
+        """
         return metrics.time <= incumbent.time and self.rank(metrics) < self.rank(incumbent)
 
     def is_in_time(self, metrics: Metrics) -> bool:

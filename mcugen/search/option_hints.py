@@ -30,7 +30,7 @@ INTEGER_IO_HINT = "--integer-io would save RAM"
 
 
 def hint_of_integer_io(program: Program, options: CompileOptions) -> list[str]:
-    """Return a hint to --integer-io (quantized inputs and outputs) if float inputs or outputs decide the arena's peak.
+    """Return a hint to --integer-io (quantized inputs and outputs) if float inputs or outputs take most of the arena.
 
     Only inputs that are just quantized, and outputs that are just dequantized, count. The list is empty without a hint.
     """
@@ -38,7 +38,7 @@ def hint_of_integer_io(program: Program, options: CompileOptions) -> list[str]:
     if not ends:
         return []
     floats = sum(e.buffer.nbytes for e in ends)
-    integers = sum(e.buffer.count * max(dtype.nbytes for dtype in codes_of(program, e.buffer)) for e in ends)
+    integers = sum(e.buffer.count * max(dtype.nbytes for dtype in converted_types(program, e.buffer)) for e in ends)
     sizes = f"{floats:,} bytes of floats in an arena of {program.arena_size:,}, and {integers:,} bytes as integers"
     return [f"{INTEGER_IO_HINT}: {names_of_ends(ends)}, {sizes}"]
 
@@ -50,22 +50,23 @@ def names_of_ends(ends: Sequence[Endpoint]) -> str:
 
 
 def float_ends_at_peak(program: Program, options: CompileOptions) -> list[Endpoint]:
-    """Return the float inputs and outputs that decide the arena's peak, if they take most of its bytes.
+    """Return the float inputs and outputs that take most of the arena's bytes at the moment of its largest use.
 
-    Only inputs that are just quantized, and outputs that are just dequantized, count. Otherwise, return an empty list.
+    Only inputs that are just quantized, and outputs that are just dequantized, count. The list is empty if they take
+    less than half of the arena.
     """
     if options.integer_io or options.states or options.input_pipeline:  # A note of each of these options covers it.
         return []
     alive = set(busiest(moments(program)).buffers)
-    ends = [e for e in (*program.inputs, *program.outputs) if e.buffer in alive and codes_of(program, e.buffer)]
+    ends = [e for e in (*program.inputs, *program.outputs) if e.buffer in alive and converted_types(program, e.buffer)]
     floats = sum(e.buffer.nbytes for e in ends)
     return ends if floats >= TOLERANCES.min_hinted_input_bytes and 2 * floats > program.arena_size else []
 
 
 def hint_of_types(graph: Graph, options: CompileOptions) -> list[str]:
-    """Return a hint to --input-type if a float input keeps the first layers of an integer network in float.
+    """Return a hint to --input-type (integers for a float input) if a float input keeps the first layers in float.
 
-    The list is empty without a hint.
+    The hint is for networks whose other layers compute with integers. The list is empty without a hint.
     """
     layers = [node for node in graph.nodes if weight_axes(node.op)]
     if options.input_types or not any(node.input(0).type.dtype is DType.INT8 for node in layers):
@@ -89,10 +90,14 @@ def _has_whole_weights(node: Node) -> bool:
     return bool(data) and all(array is not None and not np.any(array * 2.0**16 % 1) for array in data)
 
 
-def codes_of(program: Program, buffer: Buffer) -> list[DType]:
-    """Return the integer types that a program converts a float input to, or a float output from.
+def converted_types(program: Program, buffer: Buffer) -> list[DType]:
+    """Return the integer types that a program quantizes a float input to, or dequantizes a float output from.
 
     The list is empty if other instructions use the buffer too.
+
+    Args:
+        program: The program.
+        buffer: The buffer of the input or output.
     """
     conversions = {Space.INPUT: Quantize.mnemonic, Space.OUTPUT: Dequantize.mnemonic}
     if buffer.space not in conversions or buffer.dtype is not DType.FLOAT32:

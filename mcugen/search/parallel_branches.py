@@ -10,14 +10,16 @@ from mcugen.hir.graph import Graph, Node, Value
 
 
 @dataclass(frozen=True)
-class Pair:
+class BranchPair:
     """Two sets of nodes that two cores can compute at once: no node of one set needs a result of the other set.
 
     The nodes of both sets are in the graph's order.
     """
 
     first: tuple[Node, ...]
+    """Nodes for the first core."""
     second: tuple[Node, ...]
+    """Nodes for the second core."""
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -25,10 +27,11 @@ class Pair:
         return (*self.first, *self.second)
 
 
-def pairs(graph: Graph, time: Callable[[Node], float], pace: float) -> Iterator[Pair]:
-    """Yield pairs of sets of nodes, made from branches, that two cores can compute at once in about equal time.
+def branch_pairs(graph: Graph, time: Callable[[Node], float], pace: float) -> Iterator[BranchPair]:
+    """Yield pairs of disjoint branches of the graph that two cores can compute at once in about equal time.
 
-    The branches of a pair end at the inputs of one node, or at the outputs of the graph.
+    Each side of a pair is a set of nodes. The branches of a pair end at the inputs of one node, or at the outputs of
+    the graph.
 
     Args:
         graph: The graph to search.
@@ -65,7 +68,7 @@ def _branches(graph: Graph, values: Sequence[Value], needs: dict[Node, frozenset
     return branches
 
 
-def _even(graph: Graph, branches: Sequence[list[Node]], time: Callable[[Node], float], pace: float) -> Pair:
+def _even(graph: Graph, branches: Sequence[list[Node]], time: Callable[[Node], float], pace: float) -> BranchPair:
     """Distribute branches over both cores: the longest first, each to the core that finishes it sooner."""
     parts, takes = (list[Node](), list[Node]()), [0.0, 0.0]
     for branch in sorted(branches, key=lambda nodes: -sum(map(time, nodes))):
@@ -74,4 +77,4 @@ def _even(graph: Graph, branches: Sequence[list[Node]], time: Callable[[Node], f
         parts[core].extend(branch)
         takes[core] += branch_time * (pace if core else 1.0)
     first, second = (tuple(node for node in graph.nodes if node in part) for part in parts)
-    return Pair(first, second)
+    return BranchPair(first, second)

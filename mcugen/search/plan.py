@@ -54,7 +54,7 @@ NO_CHANGES = GraphChanges()
 
 
 def divided_layers(before: Graph, after: Graph) -> tuple[str, ...]:
-    """Return the names of results that are computed by another type of operator in `after` than in `before`.
+    """Return the names of results that operators of another type compute in graph `after` than in graph `before`.
 
     These are the results of layers that were divided into parts, as an operator that joins the parts now computes them.
     """
@@ -83,7 +83,7 @@ class BuiltProgram:
 
     @property
     def key(self) -> Hashable:
-        """Return a key that equals that of another program only if both have the same plan and sizes."""
+        """Return a cache key; the keys of two programs are equal only if both have the same memory plan and sizes."""
         program, copies = self.program, self.copies
         calls = tuple((instr.name, instr.kernel, instr.events) for instr in program.instrs)
         estimates = program.instructions_estimate, program.cycles_estimate
@@ -100,6 +100,7 @@ class ProgramPlan:
     kernels: tuple[tuple[str, str], ...]
     """Each layer with its kernel, in the order of the program."""
     changes: GraphChanges
+    """The changes of the graph before it was lowered."""
     row_groups: tuple[tuple[str, ...], ...]
     """The layers of each line-buffered group: layers that are computed together row by row."""
     compressed_weights: tuple[str, ...]
@@ -115,7 +116,7 @@ class ProgramPlan:
 
     @classmethod
     def of(cls, candidate: ProgramCandidate, board: Board, options: CompileOptions) -> ProgramPlan:
-        """Return the plan of a candidate.
+        """Return the decisions by which a candidate's program was built.
 
         Args:
             candidate: The candidate with its copies.
@@ -161,7 +162,7 @@ class ProgramPlan:
         return phrases + ["two frames at once"] * self.is_pipelined
 
     def to_json(self) -> dict[str, object]:
-        """Return the plan as JSON data."""
+        """Return the decisions as a dictionary for the JSON trace of the search."""
         changes = {entry.name: list(getattr(self.changes, entry.name)) for entry in fields(GraphChanges)}
         return {
             "goal": self.goal,
@@ -193,6 +194,7 @@ class ProgramCandidate:
     name: str
     """Its name in messages, such as "kernels chosen for the budget"."""
     built: BuiltProgram
+    """The planned program, with the decisions by which it was built."""
     metrics: Metrics
     """Its cost per call."""
     goal: str = ""
@@ -212,7 +214,7 @@ class ProgramCandidate:
 
     @property
     def use(self) -> Use:
-        """Return the RAM and flash that the search compares with the budget."""
+        """Return the RAM and flash that the program takes, as the search compares them with the budget."""
         return self.metrics.use
 
     @property

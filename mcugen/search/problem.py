@@ -26,6 +26,7 @@ class SearchProblem:
     graph: Graph
     """The graph to build a program for, already optimized."""
     board: Board
+    """The board with its memories, CPU features and costs."""
     options: CompileOptions
     """The options, with the goal and the limits of RAM and flash."""
     changes: GraphChanges = NO_CHANGES
@@ -41,17 +42,17 @@ class SearchProblem:
 
     @property
     def costs(self) -> ProgramCostModel:
-        """Return the cost model of the search; derived problems with other options keep it."""
+        """Return the cost model of the search; problems derived from this one use the same cost model."""
         return self.evaluator or ProgramCostModel(self.board, self.options)
 
     @property
     def objective(self) -> Objective:
-        """Return the objective of the options."""
+        """Return the objective of the search: goal, limits of RAM and flash, and tolerances of comparisons."""
         return Objective.of(self.options)
 
     @property
     def budget(self) -> Budget:
-        """Return the budget of the options."""
+        """Return the limits of RAM and flash that the user's options set."""
         return Budget.of(self.options)
 
     def with_options(self, options: CompileOptions) -> SearchProblem:

@@ -30,7 +30,7 @@ class CopiesEverywhere:
 
 
 def leaves_all_places(board: Board, options: CompileOptions) -> bool:
-    """Return whether the user left the placement to the compiler and weights may be copied to any RAM."""
+    """Return whether the options leave the placement of data to the compiler, and weights may be copied to any RAM."""
     return options.place == AUTO_PLACES and may_copy_everywhere(board, options)
 
 

@@ -33,7 +33,7 @@ WEIGHTS_IN_RAM = KernelsWithinBudget("kernels chosen for weights in RAM", ("ram"
 
 
 class Refinement(ABC):
-    """A step of the program search that may replace the program chosen so far, or add copies of weights to it."""
+    """A step of the program search: it may replace the program chosen so far, or add copies of weights to it."""
 
     kind: ClassVar[str]
     """Name, in the trace, of the kind of decision that this step makes, such as "weight staging"."""
@@ -52,7 +52,10 @@ class Refinement(ABC):
 
 
 class BudgetAlternatives(Refinement):
-    """Chooses the fastest alternative that fits, if the requested program exceeds its budget."""
+    """The search step for programs over budget: it chooses the fastest candidate that fits.
+
+    A budget consists of the limits of RAM and flash. The candidates come from the registered TRANSFORMATIONS.
+    """
 
     kind = "budget"
 
@@ -72,7 +75,7 @@ class BudgetAlternatives(Refinement):
 
 
 class RoomForCopies(Refinement):
-    """Tries programs that leave more RAM for copies of weights from slow flash."""
+    """The search step that tries programs with less RAM, to leave room for copies of weights from slow flash."""
 
     kind = "weight staging"
 
@@ -103,7 +106,10 @@ class RoomForCopies(Refinement):
 
 
 class KernelsForCopiedWeights(Refinement):
-    """Chooses kernels again if start-up code copies all weights to RAM, since other kernels may be faster there."""
+    """The search step that chooses kernels again if start-up code copies all weights to RAM.
+
+    Other kernels may be faster if weights are read from RAM.
+    """
 
     kind = "weight staging"
 
@@ -144,7 +150,7 @@ class KernelsForCopiedWeights(Refinement):
 
 
 class CopiesBeforeLayers(Refinement):
-    """Adds calls that copy weights from slow memory to the arena before the layers that read them."""
+    """The search step that adds copies of weights from slow memory to the arena, before the layers that read them."""
 
     kind = "weight staging"
 
@@ -166,7 +172,7 @@ class CopiesBeforeLayers(Refinement):
 
 
 class ChannelTiling(Refinement):
-    """Tiles layers by output channels, so that the weights of a tile stay in the cache of a slow memory."""
+    """The search step that tiles layers by output channels, so that the weights of a tile stay in the data cache."""
 
     kind = "output-channel tiling"
 

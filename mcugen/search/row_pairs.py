@@ -18,7 +18,7 @@ from mcugen.search.plan import NO_CHANGES
 
 
 class RowPairs(GroupingTransformation):
-    """Lets layers in line-buffered groups compute two rows per step, if this is faster.
+    """The transformation that lets layers in line-buffered groups compute two rows per step, if this is faster.
 
     No group may then need more RAM than the one with the largest RAM needed before.
     """
@@ -26,7 +26,7 @@ class RowPairs(GroupingTransformation):
     kind = "two rows per step"
 
     def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:
-        """Yield the variant with two rows per step in layers of its least-RAM grouping, if that is faster."""
+        """Yield the variant with two rows per step in layers of its grouping with the least RAM, if that is faster."""
         for grouping in grouped.groupings[:1]:
             paired = with_row_pairs(search.streamings, grouped.variant.graph, grouping, plan_ram_bytes(grouping))
             if paired != grouping:

@@ -32,7 +32,7 @@ SCARCE_MEMORY_TEXT = f"more than {TOLERANCES.ample_memory_fraction:.0%} of the b
 
 
 class SlowdownCap(Refinement):
-    """Replaces a `balanced` program that is much slower than the `speed` program, if memory is ample.
+    """The search step that replaces a `balanced` program that is much slower than `speed`, if memory is ample.
 
     Memory is ample if the `speed` program leaves most of it free: then the bytes that `balanced` saves have no use.
     Programs that were chosen for a budget, or whose memories the user chose, are kept. If the model has weights of at

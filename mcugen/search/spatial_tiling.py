@@ -39,12 +39,15 @@ class _Step(NamedTuple):
 
 
 class SpatialTiling(GroupingTransformation):
-    """Computes the group that needs most RAM in tiles of image columns, repeatedly as long as this saves RAM."""
+    """The transformation that computes the group with the most RAM in tiles of image columns.
+
+    It is applied repeatedly as long as this saves RAM.
+    """
 
     kind = "spatial tiling"
 
     def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:
-        """Yield the variant with one, two, … tiled groups, as long as each saves RAM by estimate."""
+        """Yield the variant with one, two, … groups in tiles of columns, as long as each saves RAM by estimate."""
         while grouped.groupings and (tiled := self._tiled(grouped)) is not None:
             previous_ram, grouped = plan_ram_bytes(grouped.groupings[0]), search.find(tiled)
             max_ram = TOLERANCES.max_patched_ram_ratio * previous_ram

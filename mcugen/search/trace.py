@@ -24,14 +24,16 @@ class TraceEntry:
     transformation: str
     """Name of the kind of decision that led to the candidate."""
     plan: ProgramPlan
+    """The decisions that made the candidate."""
     metrics: Metrics
+    """The cost of the candidate."""
     verdict: str = ""
     """Why the candidate was chosen or rejected, in one sentence; "" until that is known."""
     is_chosen: bool = False
     """Whether it is the result of the compilation."""
 
     def to_json(self) -> dict[str, object]:
-        """Return the entry as JSON data."""
+        """Return the candidate's decisions, metrics and verdict as a dictionary for JSON."""
         return {
             "number": self.number,
             "search": self.search,
@@ -111,14 +113,17 @@ class SearchTrace:
         return (entry for entry in self.entries if entry.search == search)
 
     def to_json(self) -> dict[str, object]:
-        """Return the trace as JSON data."""
+        """Return the candidates of all searches as a dictionary for JSON."""
         return {"search": [entry.to_json() for entry in self.entries]}
 
 
 def rejection(entry: TraceEntry, best: TraceEntry | None, budget: Budget) -> str:
-    """Return a sentence that says why a candidate was rejected: it exceeds the budget, or `best` is better.
+    """Return a sentence that says why a candidate was rejected.
 
-    `best` is the chosen candidate, or None if no candidate fits.
+    Args:
+        entry: The rejected candidate.
+        best: The chosen candidate, which the sentence compares with; None if no candidate fits.
+        budget: The limits of RAM and flash, which the sentence names if the candidate exceeds them.
     """
     if excess := excess_of(entry.metrics.use, budget):
         return f"Rejected: {excess}."

@@ -60,7 +60,7 @@ class Transformation(ABC):
 
     @abstractmethod
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
-        """Yield candidates for a problem, at least one; the driver keeps the best for the problem's budget.
+        """Yield candidates for a problem, at least one; the search keeps the one that serves the problem's budget best.
 
         Args:
             problem: The graph, the board, and options with the budget.
@@ -94,14 +94,14 @@ class CandidateTransformation(ABC):
 
 @dataclass(frozen=True)
 class ProgramForGoal(Transformation):
-    """Builds the program for a goal other than the requested one, such as `ram`."""
+    """The transformation that builds the program for a goal other than the requested one, such as `ram`."""
 
     kind = "other goal"
 
     def applies(self, problem: SearchProblem) -> bool:
-        """Return whether another goal was requested and the options allow a program for this goal.
+        """Return whether this goal differs from the requested one, and the options allow a program for this goal.
 
-        For goals that use line-buffered groups, they do not if weights are read by a callback.
+        Goals that use line-buffered groups are not allowed if a callback reads the weights.
         """
         uses_row_groups = self.goal in (GOALS[0], "ram")
         return super().applies(problem) and not (uses_row_groups and problem.options.weights_reader)
@@ -113,7 +113,7 @@ class ProgramForGoal(Transformation):
 
 @dataclass(frozen=True)
 class KernelsWithinBudget(Transformation):
-    """Chooses the kernels of the requested goal within the budget.
+    """The transformation that chooses kernels for the requested goal within the budget.
 
     The limits of the choice are estimates: they include neither the overlaps of buffers that the planner finds nor the
     code of layers without a choice of kernels. They are corrected by the difference between the budget and what the
@@ -143,7 +143,7 @@ class KernelsWithinBudget(Transformation):
 
 @dataclass(frozen=True)
 class LineBufferFusion(Transformation):
-    """Computes layers together row by row in line-buffered groups, as many as the RAM limit requires."""
+    """The transformation to line-buffered groups: layers are computed together row by row, as RAM requires."""
 
     kind = LINE_BUFFER_FUSION
 
@@ -164,7 +164,10 @@ class LineBufferFusion(Transformation):
 
 @dataclass(frozen=True)
 class Rematerialization(Transformation):
-    """Recomputes results that gradients need instead of keeping them in memory, as few as the budget requires."""
+    """The transformation that recomputes results which gradients need, instead of keeping them in memory.
+
+    As few results are recomputed as the RAM limit allows.
+    """
 
     kind = "rematerialization"
     needs_training = True
@@ -185,7 +188,7 @@ class Rematerialization(Transformation):
 
 @dataclass(frozen=True)
 class WeightDecompression(Transformation):
-    """Compresses weights wherever that saves flash.
+    """The transformation that stores weights compressed wherever that saves flash.
 
     Kernels of the requested goal are tried first, then those of `balanced` and `flash`. The flash limit is lifted for
     the choice of kernels, because that choice does not know the compressed sizes.
@@ -238,7 +241,7 @@ def _close_groupings(streamings: Streamings, graph: Graph, limits: Limits) -> li
 
 
 def limits_of(problem: SearchProblem) -> Limits:
-    """Return the limits in bytes for the choice of kernels: the budget's, or else all RAM or flash of the board."""
+    """Return the RAM and flash limits in bytes for the choice of kernels: the budget's, or else the board's sizes."""
     budget, board = problem.budget, problem.board
     return Limits(budget.ram or board.total_ram, budget.flash or board.total_flash)
 

@@ -15,8 +15,8 @@ from mcugen.kernels.cost import cost_table
 from mcugen.lir.kernel import Kernel
 from mcugen.lir.program import Program
 from mcugen.memory.place import memory_of_arena
-from mcugen.search.contention import of_arena
-from mcugen.search.core_assignment import MIN_STACK_BYTES, Room, shared, shared_program
+from mcugen.search.contention import arena_contention
+from mcugen.search.core_assignment import MIN_STACK_BYTES, Room, share_layers, shared_program
 from mcugen.search.core_partition import CoreCostModel, PartitionSearch
 from mcugen.search.frame_pipeline import pipelined_program
 from mcugen.search.metrics import Use
@@ -28,7 +28,7 @@ from mcugen.search.weight_staging import copies_enough
 
 
 class CoreAssignment(CandidateTransformation):
-    """Computes layers, branches or frames of a program on two cores, if the options ask for two."""
+    """The improvement of a candidate by a second core: layers, branches or frames are divided between two cores."""
 
     kind = "core assignment"
     advantage = "two cores take less time for the same layers"
@@ -50,6 +50,7 @@ class TwoCoreSearch:
     """The search for the program of two cores that replaces a program of one core."""
 
     problem: SearchProblem
+    """The graph, the board, and the options that ask for two cores."""
 
     def program(self, whole: Program, use: Use, limits: CompileOptions) -> Program:
         """Return the program for two cores, or `whole` if the second core saves too little time.
@@ -73,7 +74,7 @@ class TwoCoreSearch:
     def _pipeline(self, whole: Program, partition_search: PartitionSearch, room: Room) -> Program:
         """Return a pipeline over two frames, or the program with shared layers where that gives more frames."""
         board, options = self.problem.board, self.problem.options
-        program, time = shared(self.problem.graph, whole, partition_search, self._build, room)
+        program, time = share_layers(self.problem.graph, whole, partition_search, self._build, room)
         limit = memory_of_arena(board, options.place).room
         limit = limit if room.ram is None else min(limit, whole.arena_size + max(room.ram, 0))
         return pipelined_program(self.problem.graph, whole, partition_search, self._lower, limit, time) or program
@@ -110,4 +111,6 @@ class TwoCoreSearch:
         second = CoreCostModel(
             other_board.features, cost_table(other_board.cpu, other_board.features), second_core.pace, second_core.paces
         )
-        return PartitionSearch(first, second, options.kernels, of_arena(board, memory_of_arena(board, options.place)))
+        return PartitionSearch(
+            first, second, options.kernels, arena_contention(board, memory_of_arena(board, options.place))
+        )

@@ -23,13 +23,14 @@ MAX_PREFETCH_DISTANCE = 3
 
 
 @dataclass(frozen=True)
-class Gain:
-    """A possible copy of a constant to the arena during a call, and the cycles that it saves."""
+class ConstantCopy:
+    """A possible copy of a constant to the arena during a call, with the cycles that the copy saves."""
 
     copy: StagedConstant
     """The constant to copy and, for a prefetch, the instruction before which the copy begins."""
     whole: range
-    """Indices of the instruction or block that reads the copy (Program.wholes)."""
+    """Index range of the instruction that reads the copy; if it is in loops or branches, range of their outermost
+    block."""
     cycles: float
     """Cycles that the copy saves per call."""
     hidden: float = 0.0
@@ -40,7 +41,7 @@ class Gain:
         """Return the indices of the instructions during which the copy occupies the arena."""
         return range(self.whole.start if self.copy.beside is None else self.copy.beside, self.whole.stop)
 
-    def crosses(self, other: Gain) -> bool:
+    def crosses(self, other: ConstantCopy) -> bool:
         """Return whether two prefetches cross: one begins before the other but is read after it.
 
         The result is False if one of the copies is no prefetch.
@@ -54,7 +55,7 @@ class Gain:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the copy in the arena."""
+        """Return the bytes that the copy takes in the arena, rounded up to the alignment of buffers."""
         return aligned(self.copy.constant.nbytes)
 
 
@@ -64,16 +65,16 @@ class Copies:
 
     options: CompileOptions
     """The options of the compilation, with a placement that contains the copies by start-up code."""
-    gains: Sequence[Gain]
+    gains: Sequence[ConstantCopy]
     """Copies to the arena during a call, before the layers that read them."""
-    most: int
-    """Largest size of the arena in bytes with the copies during a call."""
+    max_arena: int
+    """Largest allowed size of the arena in bytes, which has to hold the copies during a call too."""
     waits: float
     """Estimated stall cycles per call for reading constants, with these copies made."""
     ram: int
     """Bytes of the arena plus those of the copies made by start-up code."""
 
-    def keeping(self, gains: Sequence[Gain]) -> Copies:
+    def keeping(self, gains: Sequence[ConstantCopy]) -> Copies:
         """Return these copies with only `gains` as copies during a call.
 
         The stall cycles that dropped copies would have saved are added to `waits`.
@@ -100,15 +101,15 @@ def rank_of(program: Program, waits: float, ram: int) -> float:
     return Cost((program.instructions_estimate or 0.0) + waits, ram, program.weights_size).rank(GOALS[0])
 
 
-def by_readers(gains: Iterable[Gain]) -> dict[int, list[StagedConstant]]:
-    """Return the copies to make, by the index of the instruction (or the start of the block) that reads them."""
+def by_readers(gains: Iterable[ConstantCopy]) -> dict[int, list[StagedConstant]]:
+    """Return the constants to copy, by the index of the instruction (or the start of the block) that reads them."""
     copies_by_index: dict[int, list[StagedConstant]] = {}
     for gain in gains:
         copies_by_index.setdefault(gain.whole.start, []).append(gain.copy)
     return copies_by_index
 
 
-def choose_copies_that_fit(program: Program, gains: Sequence[Gain], max_arena: int) -> list[Gain]:
+def choose_copies_that_fit(program: Program, gains: Sequence[ConstantCopy], max_arena: int) -> list[ConstantCopy]:
     """Choose the copies that fit an arena of `max_arena` bytes, assuming that live buffers leave no gaps between them.
 
     Copies that save the most cycles per byte are chosen first. Each reader has at most one copy of a constant.
@@ -119,7 +120,7 @@ def choose_copies_that_fit(program: Program, gains: Sequence[Gain], max_arena: i
         max_arena: Largest arena in bytes.
     """
     live_bytes = [moment.nbytes for moment in moments(program)[1:]] if gains else []
-    kept: dict[tuple[int, Buffer], Gain] = {}
+    kept: dict[tuple[int, Buffer], ConstantCopy] = {}
     for gain in sorted(gains, key=lambda gain: -gain.cycles / gain.copy.constant.nbytes):
         key = gain.whole.start, gain.copy.constant
         has_room = max(live_bytes[index] for index in gain.span) + gain.nbytes <= max_arena
@@ -130,7 +131,7 @@ def choose_copies_that_fit(program: Program, gains: Sequence[Gain], max_arena: i
     return [gain for gain in gains if kept.get((gain.whole.start, gain.copy.constant)) is gain]
 
 
-def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Gain]:
+def gains_of(program: Program, board: Board, options: CompileOptions) -> list[ConstantCopy]:
     """Return all copies of constants to the arena that would save enough cycles, whether they fit or not.
 
     A constant may have several alternatives: a copy just before its reader, and prefetches during earlier instructions.
@@ -149,7 +150,7 @@ def gains_of(program: Program, board: Board, options: CompileOptions) -> list[Ga
     memories = memory_of_weights(board, places), memory_of_arena(board, places)
     min_saved = max(TOLERANCES.min_saved_cycles, TOLERANCES.min_saved_share * (program.instructions_estimate or 0))
     windows = _windows(program) if options.copy_ahead else {}
-    gains = list[Gain]()
+    gains = list[ConstantCopy]()
     for whole, constants in groupby(constant_reads(program, board, memories[0]), key=lambda constant: constant.whole):
         if program.instrs[whole.start].control in (Control.IF, Control.FORK):
             continue  # A branch may not run; the other core of a fork reads the constants as well.
@@ -166,19 +167,21 @@ def _before(
     memories: tuple[Memory, Memory],
     options: CompileOptions,
     min_saved: float,
-) -> list[Gain]:
+) -> list[ConstantCopy]:
     """Return copies just before the instruction or block that reads the constants, if they save enough."""
     instr, whole = constants[0].instr, constants[0].whole
     saved = _sums((c.buffer, c.saved_by_copy(board, *memories)) for c in constants)
     times = options.times.get((instr.name, instr.kernel))
     if times is not None:
         min_saved = -math.inf if times.plain - times.copied > TOLERANCES.min_saved_cycles else math.inf
-    return [Gain(StagedConstant(buffer), whole, cycles) for buffer, cycles in saved.items() if cycles > min_saved]
+    return [
+        ConstantCopy(StagedConstant(buffer), whole, cycles) for buffer, cycles in saved.items() if cycles > min_saved
+    ]
 
 
 def _ahead(
     constants: Sequence[ConstantReads], windows: Sequence[_Window], board: Board, memories: tuple[Memory, Memory]
-) -> Iterator[Gain]:
+) -> Iterator[ConstantCopy]:
     """Yield prefetches of constants during the instructions before their reader.
 
     What the CPU reads itself from that memory comes first. Hence only the CPU's computing time hides copying, and the
@@ -190,7 +193,7 @@ def _ahead(
         share += window.take((1 - share) * total) / total
         saved = _sums((c.buffer, c.saved_by_copy(board, *memories, hidden=share)) for c in constants)
         for buffer, cycles in saved.items():
-            yield Gain(StagedConstant(buffer, window.start), constants[0].whole, cycles, share * times[buffer])
+            yield ConstantCopy(StagedConstant(buffer, window.start), constants[0].whole, cycles, share * times[buffer])
 
 
 def _sums(pairs: Iterable[tuple[Buffer, float]]) -> dict[Buffer, float]:

@@ -30,7 +30,7 @@ from mcugen.search.budget import STACK_RESERVE_BYTES, use_of
 from mcugen.search.objective import TOLERANCES, Budget
 from mcugen.search.plan import BuiltProgram, ProgramCandidate
 from mcugen.search.ram_placement import leaves_all_places, with_copies_everywhere
-from mcugen.search.weight_copies import Copies, Gain, by_readers, choose_copies_that_fit, gains_of, rank_of
+from mcugen.search.weight_copies import ConstantCopy, Copies, by_readers, choose_copies_that_fit, gains_of, rank_of
 
 MAX_STAGING_PLANS = 6
 """Largest number of memory plans that are tried, each with fewer copies than the one before."""
@@ -89,7 +89,7 @@ def _may_copy(board: Board, options: CompileOptions) -> bool:
 
 
 def may_trade_stalls_for_ram(program: Program, board: Board, options: CompileOptions) -> bool:
-    """Return whether RAM may be spent on copies of weights because stalls for serial flash slow the program down.
+    """Return whether copies of weights in RAM may be made, because stalls for serial flash slow the program down.
 
     Args:
         program: The planned program.
@@ -218,7 +218,9 @@ def copies_for(program: Program, board: Board, options: CompileOptions) -> Copie
     return best if instructions + best.waits <= TOLERANCES.max_balanced_slowdown * (instructions + part.waits) else part
 
 
-def _beside(program: Program, board: Board, options: CompileOptions, gains: Sequence[Gain], max_arena: int) -> Copies:
+def _beside(
+    program: Program, board: Board, options: CompileOptions, gains: Sequence[ConstantCopy], max_arena: int
+) -> Copies:
     """Return the start-up copies of the options, and the other copies before layers that fit `max_arena` bytes."""
     slow, is_copied = memory_of_weights(board, options.place), bool(options.place.hot or not gains)
     copied = (
@@ -278,7 +280,7 @@ def _fast_enough(candidates: Sequence[Copies], board: Board, instructions: float
     return [candidate for candidate in candidates if instructions + candidate.waits <= max_time]
 
 
-def _levels(program: Program, gains: Sequence[Gain], room: int) -> list[int]:
+def _levels(program: Program, gains: Sequence[ConstantCopy], room: int) -> list[int]:
     """Return sizes of the arena to try: its own size, and those with room for all copies of one instruction or block.
 
     Plans take some percent more than the bytes that are live at once.
@@ -332,7 +334,7 @@ def budget_beside_copies(candidate: ProgramCandidate, board: Board, options: Com
 def options_for_weights_in_ram(
     candidate: ProgramCandidate, board: Board, options: CompileOptions
 ) -> CompileOptions | None:
-    """Return options by which kernels are chosen as if all weights lay in RAM.
+    """Return options by which kernels are chosen as if all weights were in RAM.
 
     Return None if some weights stay in flash, or if the goal is not `speed`. If start-up code copies weights to several
     memories, the slowest of them counts.
@@ -352,11 +354,11 @@ def options_for_weights_in_ram(
 
 
 def priced_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions | None:
-    """Return options that add a cost in cycles per byte of weights to the choice of kernels for `speed`.
+    """Return options by which kernels with fewer bytes of weights are preferred, to leave RAM for copies of weights.
 
-    If start-up code copies only some constants, each byte of weights takes RAM from constants that are not copied. The
-    cost is the most cycles per byte that one of these would save. Return None if start-up code copies all constants, or
-    none.
+    For the goal `speed`, if start-up code copies only some constants, each byte of weights takes RAM from constants
+    that are not copied. The options charge the choice of kernels, for each byte, the most cycles that one of these
+    would save. Return None if start-up code copies all constants, or none.
 
     Args:
         candidate: The planned program with its copies.
@@ -387,9 +389,9 @@ def startup_copy_cycles(board: Board, options: CompileOptions, nbytes: int) -> i
 
 
 def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> BuiltProgram:
-    """Return the program with calls that copy constants to the arena before their layers, as far as the arena fits.
+    """Return a candidate's program with calls that copy constants to the arena before the layers that read them.
 
-    The program is unchanged if none of the chosen copies fits.
+    As many of the chosen copies are made as the arena has room for; the program is unchanged if none fits.
 
     Args:
         candidate: The planned program with its chosen copies.
@@ -399,7 +401,7 @@ def staged(candidate: ProgramCandidate, board: Board, options: CompileOptions) -
     copies = candidate.copies
     if copies is None or not copies.gains:
         return candidate.built
-    chosen, max_arena = copies.gains, copies.most
+    chosen, max_arena = copies.gains, copies.max_arena
     saved_plan = Planned.of(candidate.program)  # The tried programs share its buffers.
     for _ in range(MAX_STAGING_PLANS):
         if not chosen:
@@ -443,7 +445,7 @@ def _room(board: Board, memory: Memory) -> int:
     return min(memory.room, board.total_ram - STACK_RESERVE_BYTES)
 
 
-def _without_busiest(program: Program, chosen: Sequence[Gain]) -> list[Gain]:
+def _without_busiest(program: Program, chosen: Sequence[ConstantCopy]) -> list[ConstantCopy]:
     """Return fewer copies: without those that are live at the peak, or else without the largest."""
     busy = set(busiest(moments(program)).buffers)
     copies = [i for i in program.instrs if i.kernel in (STAGE_WEIGHTS, BEGIN_WEIGHTS)]

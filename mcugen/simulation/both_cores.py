@@ -47,7 +47,10 @@ class Fork:
 
 @dataclass(frozen=True)
 class BothCores:
-    """Results of one sample on one core and on both cores, with instruction counts (0 if they were not counted)."""
+    """Results of one sample on one core and on both cores, with instruction counts (0 if they were not counted).
+
+    A divided layer is one whose parts both cores compute at the same time.
+    """
 
     alone: dict[str, np.ndarray]
     """Outputs of the run on one core, by port name."""
@@ -62,7 +65,10 @@ class BothCores:
 
     @property
     def slower(self) -> int:
-        """Return the time of the run on both cores in instructions: those of the first core, plus its waiting time."""
+        """Return the time of the run on both cores, in instructions of the first core.
+
+        It is the number of instructions of the first core, plus the time for which that core waits for the other one.
+        """
         return self.each[0] + sum(fork.instructions - fork.first - fork.end for fork in self.forks)
 
     @property

@@ -74,16 +74,16 @@ _MIN_HOOK_LAYERS = 16
 
 @dataclass(frozen=True)
 class TargetImages:
-    """Paths of linked firmware images of a model; None for an image that was not requested."""
+    """Paths of the firmware images that were built for one model; None for an image that was not requested."""
 
     model: Path
     """The test firmware with the model."""
     empty: Path | None
-    """The test firmware without a model."""
+    """The test firmware without a model, whose size is subtracted from that of `model`."""
     layers: Path | None
-    """The image whose hook reads the counter after each layer."""
+    """The test firmware with the model, whose layer hook reads the CPU's instruction counter."""
     stacks: Path | None = None
-    """The image whose hook measures the stack of each layer."""
+    """The test firmware with the model, whose layer hook measures the stack of each layer."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def build_target(
         board: The board.
         machine: The QEMU machine that stands in for the board.
         folder: Build folder.
-        hooks: Whether to build an image that reads the counter after each layer.
+        hooks: Whether to build an image that reads the CPU's instruction counter after each layer.
         empty: Whether to build an image without the model, whose size is subtracted.
         stacks: Whether to build an image that measures the stack of each layer.
         files: Library that the model calls.
@@ -268,9 +268,15 @@ def build_for_both_cores(bundle: Bundle, board: Board, machine: Machine, folder:
 
 
 def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: LibraryFiles | None = None) -> Path:
-    """Build the firmware of `mcugen validate` as a program for this computer.
+    """Build the firmware of `mcugen validate` as a program for this computer, and return its path.
 
-    The program talks over its standard input and output.
+    The program talks over its standard input and output instead of a serial port.
+
+    Args:
+        bundle: The model.
+        folder: Build folder.
+        checks: The sanitizers.
+        files: Library that the model calls; None if it calls none.
     """
     build = _host_build(bundle, folder, checks, files)
     return build.program("wire.out", [*_harness_units(("wire_host", "wire"), ()), *_validated_units(bundle, ())])
@@ -279,9 +285,16 @@ def build_wire_host(bundle: Bundle, folder: Path, checks: Checks, files: Library
 def build_wire_target(
     bundle: Bundle, board: Board, machine: Machine, folder: Path, files: LibraryFiles | None = None
 ) -> Path:
-    """Build the firmware of `mcugen validate` for a QEMU machine, with the board's flags.
+    """Build the firmware of `mcugen validate` for a QEMU machine with the board's flags, and return its path.
 
     The firmware talks over the machine's first serial port.
+
+    Args:
+        bundle: The model.
+        board: The board.
+        machine: The QEMU machine that stands in for the board.
+        folder: Build folder.
+        files: Library that the model calls; None if it calls none.
     """
     _write_sources(bundle, folder)
     prefix = f"-D{bundle.name.upper()}_VALIDATE"

@@ -54,7 +54,7 @@ class Cycles:
 
 @dataclass(frozen=True)
 class Disassembly:
-    """The instructions of a program, and the address ranges in it that are counted in a special way."""
+    """The instructions of a firmware, and the address ranges in it that the estimate of cycles treats separately."""
 
     instructions: Mapping[int, Instruction]
     """Instructions by address."""
@@ -64,7 +64,11 @@ class Disassembly:
     """Address ranges of the functions that stand for a DMA controller: one begins a copy, one waits for its end."""
 
     def block(self, edge: Edge) -> list[Instruction]:
-        """Return the instructions of the basic block that a transition (Edge) starts from, in order."""
+        """Return the instructions of the basic block that a counted jump between blocks starts from, in order.
+
+        Args:
+            edge: The jump, from an execution profile.
+        """
         block = [self.at(edge.begin)]
         while block[-1].address < edge.last:
             block.append(self.at(block[-1].end))
@@ -81,11 +85,11 @@ class Disassembly:
         return self.instructions[address]
 
     def branches(self, edge: Edge) -> bool:
-        """Return whether the block that a transition starts from ended with a taken branch, not at the next address."""
+        """Return whether a transition between basic blocks is a taken branch, and not a step to the next address."""
         return edge.to != self.at(edge.last).end
 
     def edges(self, span: Span) -> list[Edge]:
-        """Return the transitions between basic blocks in a span, without those in ignored address ranges."""
+        """Return the transitions between basic blocks of an execution profile, without those in ignored functions."""
         return [edge for edge in span.edges if not any(edge.begin in area for area in self.ignored)]
 
 
@@ -162,19 +166,24 @@ def _prices(code: Disassembly, timing: Timing) -> Iterator[str]:
 
 
 def read_code(image: Path, timing: Timing) -> Disassembly:
-    """Return the disassembled code of a firmware, with the harness's functions marked as ignored."""
+    """Disassemble a firmware, and mark the test firmware's own functions, which are not counted.
+
+    Args:
+        image: The ELF file of the firmware.
+        timing: The timing rules of the core, which name the disassembler.
+    """
     known = functions(image)
     copies = [known[name] for name in (COPY_FUNCTION, AWAIT_FUNCTION) if name in known]
     return Disassembly(timing.read(image), [area for name, area in known.items() if name in HARNESS_FUNCTIONS], copies)
 
 
 def instructions_of(span: Span, code: Disassembly) -> int:
-    """Return the number of instructions that were executed in a span."""
+    """Return the number of instructions in an execution profile, without the test firmware's own functions."""
     return sum(edge.count * len(code.block(edge)) for edge in code.edges(span))
 
 
 def instructions_by_unit(span: Span, code: Disassembly) -> Mapping[str, int]:
-    """Return the number of instructions executed in a span, by CPU unit (see Instruction.unit)."""
+    """Return the number of instructions of an execution profile by CPU unit: the names of Instruction.unit."""
     units: Counter[str] = Counter()
     for edge in code.edges(span):
         for instruction in code.block(edge):
@@ -183,7 +192,13 @@ def instructions_by_unit(span: Span, code: Disassembly) -> Mapping[str, int]:
 
 
 def cycles_of(span: Span, code: Disassembly, timing: Timing) -> int:
-    """Return the estimated cycles of a profiled span of execution, on memory without wait states."""
+    """Return the estimated cycles of an execution profile, on memory without wait states.
+
+    Args:
+        span: The profile of a call or of a layer.
+        code: The firmware's instructions.
+        timing: The timing rules of the core.
+    """
     cycles = sum(edge.count * _edge_cycles(edge, code, timing) for edge in _whole_blocks(code.edges(span), code))
     return cycles + (span.unaligned if timing.splits_unaligned else 0)
 

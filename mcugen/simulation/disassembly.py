@@ -20,7 +20,7 @@ _IF_THEN = re.compile(r"it[te]{0,3}")
 
 
 def registers(text: str) -> tuple[str, ...]:
-    """Return the registers that operands name, in order.
+    """Return the registers in the text of operands, in order.
 
     A range is expanded; a double register (d) is named as two single ones (s), and a vector register (q) as four.
     """

@@ -35,7 +35,13 @@ def _opened(program: Path) -> Iterator[ELFFile]:
 
 @dataclass(frozen=True)
 class Cpu:
-    """The CPU of a program: its ELF machine number, the width of its addresses in bits, and its byte order."""
+    """The kind of CPU that a program is built for.
+
+    Attributes:
+        machine: Name of the ELF machine, such as "EM_ARM"; "" for a program in another format.
+        bits: Width of an address.
+        is_little_endian: Whether the CPU stores the least significant byte first.
+    """
 
     machine: str
     bits: int
@@ -43,7 +49,7 @@ class Cpu:
 
 
 def cpu_of(program: Path) -> Cpu:
-    """Return the CPU of an ELF file, or this computer's CPU for a program in its own format."""
+    """Return the kind of CPU that an ELF file is built for; this computer's for a program in another format."""
     with optional_package("report", "a measurement of a program"):
         from elftools.common.exceptions import ELFError
     try:
@@ -55,10 +61,12 @@ def cpu_of(program: Path) -> Cpu:
 
 @dataclass(frozen=True)
 class ElfSizes:
-    """Sizes of a program in bytes.
+    """Sizes of a linked program in bytes.
 
-    `flash` excludes the weights, `weights` is the flash of the weights, and `ram` is static RAM without the arena and
-    without copies of weights.
+    Attributes:
+        flash: Flash without the weights: code, constants and initial values.
+        weights: Flash of the weights.
+        ram: Static RAM, without the arena and without copies of weights.
     """
 
     flash: int
@@ -84,7 +92,12 @@ def read_sizes(program: Path) -> ElfSizes:
 
 @dataclass(frozen=True)
 class AddressRange:
-    """The addresses from `begin` to below `end`."""
+    """A range of addresses in a program.
+
+    Attributes:
+        begin: First address.
+        end: Address after the last byte.
+    """
 
     begin: int
     end: int

@@ -41,20 +41,26 @@ class TrapError(VerificationError):
 
 
 class Measure(IntEnum):
-    """A quantity that the harness measures for the first sample; the numbers are those of harness.h.
-
-    TIME is the number of instructions; PROFILE lets a QEMU plugin profile the call.
-    """
+    """A quantity that the test firmware measures for the first sample; the numbers are those of harness.h."""
 
     NOTHING = 0
+    """Only run the samples."""
     STACK = 1
+    """Measure the peak stack of a call."""
     TIME = 2
+    """Count the instructions of a call."""
     PROFILE = 3
+    """Let a QEMU plugin count how often each basic block of a call runs."""
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A command that runs a built program (`command`), and the ELF file with the program's symbols (`image`)."""
+    """A built program, and how to run it.
+
+    Attributes:
+        command: The command that runs the program: the program itself, or an emulator with its options.
+        image: The ELF file with the program's symbols.
+    """
 
     command: tuple[str, ...]
     image: Path
@@ -62,10 +68,12 @@ class Executable:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The results of a run: the outputs of each sample by port name, and the numbers that the harness printed."""
+    """The results of a run of the test firmware on samples."""
 
     outputs: list[dict[str, np.ndarray]]
+    """For each sample, the output arrays by port name."""
     findings: Findings
+    """The numbers that the test firmware printed, by the first word of the line."""
     crcs: tuple[int, ...] = ()
     """One CRC-32 for each sample.
 
@@ -169,7 +177,9 @@ def _write_inputs(
 
 
 def raw_samples(bundle: Bundle, samples: Sequence[Sample]) -> list[np.ndarray]:
-    """Return the raw data of each sample, stored under the name of the input that is made from it.
+    """Return the raw data (such as camera pixels) of each sample, from which the first input is made.
+
+    The samples store it under the name of that input.
 
     Raises:
         UsageError: A sample does not have the type or rank of raw data.

@@ -25,8 +25,9 @@ SAME (s): the expected output; DIFFERENT (d): another output; ERROR (e): the run
 class Flips:
     """Bits that are flipped together before a run of the self-test.
 
-    Each entry of `places` is the index of an array, the offset of a byte in it, and the mask of the bits to flip.
-    Arrays are those of Bundle.constants, followed by the state.
+    Attributes:
+        places: For each byte, the index of an array (of Bundle.constants, followed by the state), the offset of the
+            byte in the array, and the mask of the bits to flip.
     """
 
     places: tuple[tuple[int, int, int], ...]
@@ -45,7 +46,7 @@ def run_flips(
     checks: bool = False,
     seconds: int = 5,
 ) -> list[str]:
-    """Run the self-test once for each set of flipped bits.
+    """Run the self-test on this computer once for each set of flipped bits.
 
     Args:
         bundle: The model.
@@ -57,7 +58,7 @@ def run_flips(
 
     Returns:
         For each set of flips, a text with one letter for each sample: the constants SAME (s), DIFFERENT (d), ERROR (e),
-        CHECKED (c), OUT_OF_BOUNDS (o) and NO_END (t) of this module.
+            CHECKED (c), OUT_OF_BOUNDS (o) and NO_END (t) of this module.
 
     Raises:
         VerificationError: A sample fails without flips.

@@ -26,7 +26,14 @@ from mcugen.simulation.toolchain import (
 
 @dataclass(frozen=True)
 class Tool:
-    """A program with its purpose, its version ("" if it is missing), and the Debian packages that contain it."""
+    """A program that mcugen calls, such as a compiler or simulator.
+
+    Attributes:
+        name: Name of the program.
+        purpose: What mcugen needs the program for, as text.
+        version: Version of the program; "" if it is missing.
+        packages: Names of the Debian packages that contain the program.
+    """
 
     name: str
     purpose: str
@@ -54,7 +61,7 @@ def install_command(missing: Sequence[Tool]) -> str:
 
 
 def require(known_tools: Sequence[Tool]) -> None:
-    """Raise ToolMissingError if programs are missing; the error has the command that installs them."""
+    """Raise ToolMissingError if one of these programs is missing; the error has the command that installs it."""
     missing = [tool for tool in known_tools if not tool.is_there]
     if missing:
         names = ", ".join(f"'{tool.name}'" for tool in missing)

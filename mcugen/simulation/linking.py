@@ -21,9 +21,12 @@ _ARCHIVES = (b"!<arch>\n", b"!<thin>\n")
 
 @dataclass(frozen=True)
 class Linked:
-    """The user's kernel library in a build: its include folder and its archive.
+    """The user's kernel library that a build links the model with.
 
-    If the model calls no library, `library` is None and both paths are empty.
+    Attributes:
+        library: The library; None if the model calls none.
+        include: Folder of the library's headers; empty without a library.
+        archive: Path of the library's archive; empty without a library.
     """
 
     library: Library | None = None
@@ -71,11 +74,15 @@ class Linked:
         return (str(self.archive),) if self.library else ()
 
     def blamed_for_headers(self) -> AbstractContextManager[None]:
-        """Report compilation failures within the block as a problem of the library's headers."""
+        """Return a context manager that reports compilation failures as a problem of the library's headers."""
         return self._blamed("compile with the headers of", 0, "they")
 
     def blamed_for_archive(self, flags: Sequence[str]) -> AbstractContextManager[None]:
-        """Report link failures within the block as a problem of the library's archive, which needs `flags`."""
+        """Return a context manager that reports link failures as a problem of the library's archive.
+
+        Args:
+            flags: The compiler flags that the archive must be built with, for the message.
+        """
         return self._blamed("link with", 1, "it", f", built with {' '.join(flags)}")
 
     @contextmanager

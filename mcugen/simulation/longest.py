@@ -46,7 +46,9 @@ Jump = tuple[int, int]
 class LongestPath:
     """Upper bound of the instructions of a call for any input, including the return.
 
-    `instructions` is None if there is no bound; `reason` then says why, else it is "".
+    Attributes:
+        instructions: The bound; None if there is none.
+        reason: Why there is no bound; "" if there is one.
     """
 
     instructions: int | None
@@ -55,7 +57,12 @@ class LongestPath:
 
 @dataclass(frozen=True)
 class Paths:
-    """The instructions of the run on each sample (`counts`), and an upper bound for any input (`longest`)."""
+    """The instructions of a call: counted for samples, and bounded for any input.
+
+    Attributes:
+        counts: Instructions for each sample.
+        longest: Upper bound for any input.
+    """
 
     counts: tuple[int, ...]
     longest: LongestPath

@@ -30,7 +30,13 @@ def tool_versions(board: Board) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """A memory region of a machine: its name in the linker script, first address, and size in bytes."""
+    """A memory region of a QEMU machine.
+
+    Attributes:
+        name: Name of the region in the linker script.
+        origin: First address.
+        size: Size in bytes.
+    """
 
     name: str
     origin: int
@@ -42,7 +48,9 @@ class Machine:
     """A machine that QEMU simulates, with the data that the test firmware needs."""
 
     name: str
+    """Name of the machine in QEMU's option `-M`."""
     toolchain: Toolchain
+    """The compiler and the QEMU program for the machine's CPU."""
     options: tuple[str, ...]
     """Options of QEMU for the machine, and for its CPU if there is a choice."""
     harness: str

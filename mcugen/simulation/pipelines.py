@@ -18,7 +18,7 @@ Prices = tuple[tuple[str, Price], ...]
 
 
 class Pipeline(Protocol):
-    """The timing of a CPU for straight-line code."""
+    """The interface of pipeline models: the cycles that a CPU takes for straight-line code."""
 
     def each(self, instructions: Sequence[Instruction]) -> list[int]:
         """Return the cycles that each of several consecutive instructions adds; none of them branches."""
@@ -26,7 +26,12 @@ class Pipeline(Protocol):
 
 
 def is_one_of(pattern: str, instruction: Instruction) -> bool:
-    """Return whether the mnemonic, without the types after a dot, matches a regular expression."""
+    """Return whether an instruction's mnemonic, without the types after a dot, matches a regular expression.
+
+    Args:
+        pattern: The regular expression of whole mnemonics.
+        instruction: The instruction.
+    """
     return re.fullmatch(pattern, instruction.mnemonic.partition(".")[0]) is not None
 
 
@@ -44,7 +49,7 @@ def words(instruction: Instruction) -> int:
 
 @dataclass(frozen=True)
 class InOrder:
-    """A single-issue pipeline.
+    """A model of a single-issue, in-order pipeline.
 
     Attributes:
         prices: Table of the cycles of each instruction.
@@ -83,12 +88,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """A pipeline that issues up to `width` instructions per cycle in order, if units are free and operands ready."""
+    """A model of a pipeline that issues several instructions per cycle, in order.
+
+    An instruction issues once the execution units that it needs are free and its operands are ready.
+    """
 
     width: int
+    """Largest number of instructions that issue in one cycle."""
     parts: Mapping[str, int]
     """Number of units of each kind; kinds that are not named have one."""
     rule: Callable[[Instruction], Rule]
+    """Returns the timing of an instruction."""
     needed: Callable[[Instruction, str], int] = lambda instruction, register: 0
     """Returns how many cycles before its issue an instruction needs a register; negative if after the issue."""
     pairs: Callable[[Instruction, Instruction], bool] = lambda first, second: True

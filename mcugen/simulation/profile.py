@@ -32,9 +32,13 @@ _PLUGIN = "profile_plugin"
 
 @dataclass(frozen=True)
 class Edge:
-    """A transition between blocks: `count` times, the block at `to` followed the block from `begin` to `last`.
+    """A counted transition between two basic blocks of a program (straight-line code that ends with a branch).
 
-    `last` is the address of the block's last instruction.
+    Attributes:
+        begin: Address of the first block.
+        last: Address of the last instruction of the first block.
+        to: Address of the block that followed.
+        count: How often the second block followed the first one.
     """
 
     begin: int
@@ -45,22 +49,33 @@ class Edge:
 
 @dataclass(frozen=True)
 class Span:
-    """Execution counts between two marks, which are calls of harness functions (MARK, LAYER_MARK)."""
+    """Execution counts of a stretch of a run, such as one layer, between two marks.
+
+    Marks are calls of certain functions of the test firmware (MARK, LAYER_MARK).
+    """
 
     edges: tuple[Edge, ...]
+    """The counted transitions between basic blocks."""
     unaligned: int
     """Number of further bus transfers of unaligned accesses, beyond the one transfer of each access."""
     mark: int
     """Address of the mark that ended the span."""
     waits: tuple[tuple[int, ...], ...] = ()
-    """For each memory of the setup: its number, then the six counts of Wait (see waits.read_wait)."""
+    """For each memory that the plugin was told of: its number, then the six counts of a Wait (see `read_wait`)."""
 
 
 @dataclass(frozen=True)
 class Profiler:
-    """Runs firmware images under QEMU with the profiling plugin, for one sample.
+    """A runner of firmware images under QEMU that counts with a plugin how often each basic block runs, for one sample.
 
     If the board has caches, the sample runs twice, and only the second run counts, as the first one fills the caches.
+
+    Attributes:
+        machine: The QEMU machine.
+        bundle: The model in the images.
+        sample: Inputs by port name.
+        board: The board that the machine stands in for.
+        timeout: Seconds within which a run must end.
     """
 
     machine: Machine
@@ -105,7 +120,7 @@ class Profiler:
 
 
 def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
-    """Return the path of a QEMU plugin in `folder`; build it with the host's compiler if it does not exist yet.
+    """Build a QEMU plugin in a folder by the host's compiler, unless it exists there, and return its path.
 
     Args:
         folder: The folder of the plugin. Its file name there contains a hash of the source.
@@ -121,7 +136,10 @@ def build_plugin(folder: Path, name: str = _PLUGIN) -> Path:
 
 
 def read_spans(lines: Iterable[str]) -> Iterator[Span]:
-    """Yield the spans in the profiling plugin's output; the first span ends at the first mark."""
+    """Parse the output of the profiling plugin, and yield the execution counts between marks.
+
+    The first span ends at the first mark.
+    """
     edges: list[Edge] = []
     waits: list[tuple[int, ...]] = []
     unaligned = 0

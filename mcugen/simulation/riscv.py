@@ -105,9 +105,13 @@ def _stored_late(instruction: Instruction, register: str) -> int:
 
 
 def hazard3_refill(branch: Instruction, target: Instruction) -> int:
-    """Return the refill cycles of a branch on Hazard3.
+    """Return the cycles that a branch on Hazard3 takes in addition, to fetch its target.
 
     A branch takes one cycle, and one more for a 32-bit target in two words. Backward branches are predicted.
+
+    Args:
+        branch: The taken branch.
+        target: The instruction that it branches to.
     """
     splits = target.size == 4 and target.address % 4 == 2
     return 0 if _goes_back(branch, target) else 1 + int(splits)
@@ -121,7 +125,12 @@ HAZARD3 = Scoreboard(1, {}, partial(_rule, division=18), _stored_late)
 
 
 def esp32_refill(branch: Instruction, target: Instruction) -> int:
-    """Return the refill cycles of a branch on ESP32-C3 and -C6: one for a jump, two for a conditional branch."""
+    """Return the cycles that a taken branch on ESP32-C3 and -C6 takes in addition: 1 for a jump, else 2.
+
+    Args:
+        branch: The taken branch.
+        target: The instruction that it branches to, which does not matter.
+    """
     del target
     return 1 if is_one_of(_JUMP, branch) else 2
 
@@ -137,7 +146,14 @@ def _bumblebee_rule(instruction: Instruction) -> Rule:
 
 
 def bumblebee_refill(branch: Instruction, target: Instruction) -> int:
-    """Return the refill cycles of a taken branch on Bumblebee: 0 for a backward branch, which it predicts, else 1."""
+    """Return the cycles that a taken branch on Bumblebee takes in addition: 0 for a backward branch, else 1.
+
+    Backward branches are predicted.
+
+    Args:
+        branch: The taken branch.
+        target: The instruction that it branches to.
+    """
     return 0 if _goes_back(branch, target) else 1
 
 

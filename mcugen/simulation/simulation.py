@@ -82,7 +82,9 @@ class Execution:
     stack: int | None
     """Peak stack of the call in bytes, below the caller's frame."""
     sizes: FirmwareSizes | None
+    """Bytes of flash and RAM that the model adds to a firmware."""
     cycles: Cycles | None = None
+    """Estimated cycles of the call and of its layers."""
     input_instructions: int | None = None
     """Instructions that convert the first raw sample to the input."""
     crcs: tuple[int, ...] = ()
@@ -220,9 +222,12 @@ def _joined(runs: Sequence[RunResult]) -> RunResult:
 
 @dataclass(frozen=True)
 class SampleShare:
-    """A part of the samples for one worker of a cluster.
+    """A part of the samples, which one worker process or computer runs.
 
-    Its fields are the number of the first sample, the consecutive samples, and what to measure.
+    Attributes:
+        first: Number of the first of these samples among all samples.
+        samples: The samples, which are consecutive.
+        measure: What to measure for the first sample.
     """
 
     first: int
@@ -305,11 +310,17 @@ def _folder(workdir: Path | None) -> Iterator[Path]:
 def simulate_layer_stacks(
     bundle: Bundle, board: Board, sample: Sample, setup: Setup | None = None
 ) -> tuple[int, ...] | None:
-    """Return the peak stack of each layer in bytes, without the stack frame of the caller.
+    """Run a sample in the simulator, and return the peak stack of each layer in bytes, without the caller's frame.
 
     Return None if the board has no QEMU machine (code that runs on this computer) or the model no layers. The hook that
     is called after each layer uses some bytes of stack itself, so that no result is smaller. The errors are those of
     `simulate`.
+
+    Args:
+        bundle: The model.
+        board: The board.
+        sample: Inputs by port name.
+        setup: Further options of the run; None for the defaults.
     """
     setup = setup or Setup()
     if not board.qemu or not bundle.layers:

@@ -21,7 +21,7 @@ _CONDITIONS = "eq|ne|cs|cc|hs|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le"
 
 @dataclass(frozen=True)
 class StackStep:
-    """The effects of an instruction on stack and control flow."""
+    """The effects of one instruction on the stack pointer and on control flow."""
 
     name: str
     """Mnemonic and operands, for messages."""
@@ -42,7 +42,7 @@ class StackStep:
 
 
 def read_steps(image: Path, toolchain: Toolchain) -> dict[int, StackStep]:
-    """Return the stack effect of each instruction of a program, by address."""
+    """Return the effect of each instruction of an ELF program on stack and control flow, by address."""
     machine = ("-m", "armv8.1-m.main", "-M", "reg-names-std") if toolchain is ARM else ()
     command = [find_program(toolchain.objdump), "-d", "--no-show-raw-insn", *machine, str(image)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -22,35 +22,44 @@ _UNREAD = (0, 0, 0)
 
 
 class Counter(Protocol):
-    """A counter of the simulated CPU that follows instructions while QEMU runs with `-icount shift=N`."""
+    """The interface of a CPU counter in the simulator from which executed instructions are computed.
+
+    QEMU runs with `-icount shift=N`, so that virtual time follows the instructions.
+    """
 
     @property
     def shift(self) -> int:
         """Return the shift N for QEMU: an instruction takes 2^N ns of virtual time."""
 
     def between(self, begin: Reading, end: Reading) -> int:
-        """Return the instructions from one reading to a later one."""
+        """Return the number of instructions that were executed from one reading of the counter to a later one."""
 
 
 @dataclass(frozen=True)
 class SysTick:
-    """The timer of an Arm M-profile CPU, at `clock_hz`.
+    """The timer of an Arm M-profile CPU, as a counter of instructions.
 
     A reading holds the counter, the number of interrupts handled so far, and the register that shows a pending one.
+
+    Attributes:
+        clock_hz: Clock of the timer in Hz of virtual time.
     """
 
     clock_hz: int
     shift = 9  # several ticks an instruction: a difference of two readings, each rounded, names a whole number
 
     def between(self, begin: Reading, end: Reading) -> int:
-        """Return the instructions from one reading to a later one, without those of the timer's interrupt handler."""
+        """Return the instructions executed from one reading to a later one, without the timer's interrupt handler."""
         ticks_per_instruction = Fraction(self.clock_hz << self.shift, 10**9)
         handlers = _HANDLER_INSTRUCTIONS * (end[1] - begin[1])
         return round((self.ticks(end) - self.ticks(begin)) / ticks_per_instruction) - handlers
 
     @staticmethod
     def ticks(reading: Reading) -> int:
-        """Return the ticks since the timer was loaded with 2^24 - 1; it interrupts at 0, one tick before it reloads."""
+        """Return the timer ticks from its start, with a counter of 2^24 - 1, to a reading, over all periods.
+
+        The timer interrupts at 0, one tick before it reloads.
+        """
         current, interrupts, icsr = reading
         came_before = current == 0 or current > _PERIOD // 2
         zeros = interrupts + (1 if icsr & _PENDING and came_before else 0)
@@ -65,7 +74,7 @@ class Minstret:
     shift = 0  # QEMU lets the counter follow virtual time: a nanosecond an instruction
 
     def between(self, begin: Reading, end: Reading) -> int:
-        """Return the instructions from one reading to a later one."""
+        """Return the number of instructions that were executed from one reading of the counter to a later one."""
         return self.count(end) - self.count(begin)
 
     @staticmethod

@@ -22,7 +22,7 @@ Refill = Callable[[Instruction, Instruction], int]
 
 @dataclass(frozen=True)
 class Timing:
-    """The timing rules of a core."""
+    """The timing rules of a CPU core, by which the cycles of executed instructions are estimated."""
 
     title: str
     """The core and the source of its timing, for reports."""
@@ -33,7 +33,7 @@ class Timing:
     splits_unaligned: bool
     """Whether an unaligned access takes one more cycle for each further bus transfer."""
     read: Callable[[Path], Mapping[int, Instruction]] = disassemble
-    """Returns the instructions of a program by address."""
+    """Function that disassembles a program and returns its instructions by address."""
 
     def cycles(self, instructions: Sequence[Instruction]) -> int:
         """Return the cycles of consecutive instructions; only the last may be a branch, and it is not taken."""

@@ -95,7 +95,13 @@ _PARALLEL = 2
 
 @dataclass(frozen=True)
 class Unit:
-    """One C file to compile; both names are relative to the build folder."""
+    """One C file to compile.
+
+    Attributes:
+        source: Name of the C file, relative to the build folder.
+        object: Name of the object file, relative to the build folder.
+        flags: Compiler flags for this file alone.
+    """
 
     source: str
     object: str
@@ -104,7 +110,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler, the flags that all files share, and the folder it works in."""
+    """A compiler with common settings for several files.
+
+    Attributes:
+        program: The compiler's command.
+        flags: Flags that all files share.
+        folder: The build folder, in which the compiler works.
+    """
 
     program: tuple[str, ...]
     flags: tuple[str, ...]
@@ -141,7 +153,11 @@ class Compiler:
         return [flag.partition("_")[0] for flag in self.flags if flag.startswith("-march=rv32") and "_" in flag]
 
     def join(self, objects: Sequence[str], joined: str) -> None:
-        """Merge several objects into one.
+        """Merge several object files into one by the linker.
+
+        Args:
+            objects: Names of the object files.
+            joined: Name of the merged file.
 
         Raises:
             VerificationError: The linker fails.
@@ -173,7 +189,7 @@ class Compiler:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program.
+    """Return the path of an installed program such as a compiler.
 
     Raises:
         ToolMissingError: It is not installed; the message names the Debian package.

@@ -25,7 +25,13 @@ _KINDS: tuple[Literal["instructions", "data"], ...] = ("instructions", "data")
 
 @dataclass(frozen=True)
 class PlacedRange:
-    """A range of addresses in the simulated firmware, and where the same data lie on the board: memory and address."""
+    """A section of the test firmware, and where the same data lie on the board.
+
+    Attributes:
+        area: Addresses of the section in the simulated firmware.
+        memory: Memory of the board that holds the data.
+        address: First address of the data on the board.
+    """
 
     area: AddressRange
     memory: Memory
@@ -56,7 +62,7 @@ class Wait:
 
     @property
     def cycles(self) -> int:
-        """Return the stall cycles on instructions and data together."""
+        """Return the stall cycles of the memory, for instructions and data together."""
         return self.fetch_cycles + self.read_cycles
 
 
@@ -73,13 +79,27 @@ def _hits(board: Board, memory: Memory) -> int:
 
 
 def memories_without_timing(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[str]:
-    """Return the names of the memories that the firmware uses, but for which the board file has no timing."""
+    """Return the names of the memories that the firmware uses, but for which the board file has no timing.
+
+    Args:
+        board: The board.
+        image: The ELF file of the test firmware.
+        bundle: The model in the firmware.
+        machine: The QEMU machine that the firmware is built for.
+    """
     names = [part.memory.name for part in firmware_ranges(board, image, bundle, machine) if part.memory.access is None]
     return list(dict.fromkeys(names))
 
 
 def firmware_ranges(board: Board, image: Path, bundle: Bundle, machine: Machine) -> list[PlacedRange]:
-    """Return the non-empty sections of the test firmware, each with the memory and address that it has on the board."""
+    """Return the non-empty sections of the test firmware, each with the memory and address that it has on the board.
+
+    Args:
+        board: The board.
+        image: The ELF file of the test firmware.
+        bundle: The model in the firmware.
+        machine: The QEMU machine that the firmware is built for.
+    """
     named = {f".{s.kind}.{s.region}.{bundle.name}": s.memory for s in bundle.sections}
     known = named | dict.fromkeys(_CODE, board.memory(board.code_memory))
     known[".weights"] = board.memory(board.weights_memory)
@@ -124,11 +144,11 @@ def plugin_setup(board: Board, laid: Sequence[PlacedRange]) -> Iterator[str]:
 
 
 def read_wait(board: Board, values: Sequence[int]) -> Wait:
-    """Return the stall counts of one memory.
+    """Parse a `memory` line of the profiling plugin: return the accesses and stall cycles of that memory.
 
     Args:
         board: The board.
-        values: The numbers in a `memory` line of the plugin's output: the memory's number, then six counts.
+        values: The numbers in the line: the memory's number among `memories_with_waits`, then six counts.
     """
     number, *counts = values
     return Wait(memories_with_waits(board)[number].name, *counts)

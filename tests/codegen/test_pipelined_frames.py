@@ -47,8 +47,8 @@ TOLD = {
 @pytest.fixture
 def pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline is taken though layers in two portions would be faster."""
-    found = core_assignment.shared
-    monkeypatch.setattr(two_core_program, "shared", lambda *args: (found(*args)[0], float("inf")))
+    found = core_assignment.share_layers
+    monkeypatch.setattr(two_core_program, "share_layers", lambda *args: (found(*args)[0], float("inf")))
 
 
 def compiled(model: object, board: str, **options: object) -> CompiledModel:

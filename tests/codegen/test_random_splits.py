@@ -270,7 +270,7 @@ def check(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 def check_pipeline(seed: int, board: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each frame is that of the reference, wherever the model is cut."""
     without_searches(monkeypatch)
-    monkeypatch.setattr(two_core_program, "shared", lambda graph, whole, *args: (whole, 0.0))
+    monkeypatch.setattr(two_core_program, "share_layers", lambda graph, whole, *args: (whole, 0.0))
     monkeypatch.setattr(two_core_program, "pipelined_program", Pipelines(seed).pipelined_program)
     options = CompileOptions("net", cores=2, optimize="throughput")
     model = compile_model(model_of(seed, chains=4, in_turn=True).model(), two_cores(board), options)

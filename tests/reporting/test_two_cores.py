@@ -13,7 +13,7 @@ from mcugen.driver.compiler import compile_model
 from mcugen.reporting.figures import Stall
 from mcugen.reporting.layer_charts import charts_of
 from mcugen.reporting.text import totals
-from mcugen.reporting.two_cores import Helped, LayerSpan, Memories, two_cores
+from mcugen.reporting.two_cores import LayerSpan, Memories, SecondCoreMeasurements, two_cores
 from mcugen.search.core_partition import BARRIER_INSTRUCTIONS
 
 
@@ -65,7 +65,7 @@ def test_unlike_cores_are_joined_by_time():
     """The other core takes three times the cycles at half the clock."""
     first = [replace(layer, cycles_estimate=layer.instructions) for layer in LAYERS]
     other = [replace(layer, cycles_estimate=3 * (layer.instructions or 0)) for layer in LAYERS]
-    found = two_cores(first, Helped(other, (1_000_000, 500_000)))
+    found = two_cores(first, SecondCoreMeasurements(other, (1_000_000, 500_000)))
     assert found is not None
     assert (found.unit, found.pace, found.alone) == ("microseconds", 6, 15500)
     assert found.total == 1500 + 6 * 4000 + 6 * 3000 + 2 * 6 * BARRIER_INSTRUCTIONS
@@ -103,7 +103,7 @@ def test_a_pipeline_has_throughput_and_latency():
 
 
 def test_unlike_cores_need_cycles():
-    assert two_cores(LAYERS, Helped(LAYERS, (2, 1))) is None
+    assert two_cores(LAYERS, SecondCoreMeasurements(LAYERS, (2, 1))) is None
 
 
 @pytest.mark.parametrize("layers", [[], LAYERS[:1], [Done(0, None), Done(1, None)]])

@@ -69,7 +69,7 @@ def watched(net: Compilation, quiet: bool) -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """Print a line on stderr; the text may hold names of an untrusted model."""
+    """Print a line on stderr, made safe for terminals: it may hold names of an untrusted model."""
     stderr.print(escape(printable(shortened(text))), highlight=False, soft_wrap=True)
 
 

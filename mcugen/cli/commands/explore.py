@@ -47,7 +47,12 @@ class ExplorationOptions:
 
 @dataclass(frozen=True)
 class ExplorationView:
-    """The options of `mcugen explore` on what it shows: all combinations instead of the best, and a page."""
+    """The options of `mcugen explore` on what it shows.
+
+    Attributes:
+        all_: Whether to list all combinations instead of the best ones.
+        html: File for the result as a page, if any.
+    """
 
     all_: bool
     html: Path | None

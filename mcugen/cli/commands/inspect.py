@@ -41,7 +41,7 @@ class InspectOptions:
 
     @property
     def watched_passes(self) -> Sequence[str]:
-        """Return the names in `passes`."""
+        """Return the names of the passes whose effects are printed."""
         return [name.strip() for name in self.passes.split(",")] if self.passes else ()
 
 

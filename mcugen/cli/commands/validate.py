@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """The options of `mcugen validate` on the connection to the board; see ValidationSetup."""
+    """The options of `mcugen validate` on the connection to the board.
+
+    Attributes:
+        port: Link to the board: a serial port, a URL or a debug probe.
+        baud: Bits per second of a serial port.
+        timeout: Seconds of silence after which the board counts as lost.
+        layer_samples: Number of samples for which the results of layers are compared.
+        simulate: Whether to add the simulator's figures to the report.
+    """
 
     port: str
     baud: int
@@ -28,7 +36,7 @@ class ConnectionOptions:
     simulate: bool
 
     def wiring(self) -> ValidationSetup:
-        """Return the options as the validation takes them.
+        """Check the options, and return them in the form that `validate_model` takes.
 
         Raises:
             UsageError: A number is not positive.

@@ -65,11 +65,14 @@ class FileCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The coverage of all files, with the number of samples that ran and the version of the compiler."""
+    """The coverage of the generated C files by samples."""
 
     samples: int
+    """Number of samples that ran."""
     compiler: str
+    """Version of the compiler."""
     files: tuple[FileCoverage, ...]
+    """The coverage of each C file."""
     mcdc: str
     """Whether MC/DC (modified condition/decision coverage) was measured, or why not, as text."""
 

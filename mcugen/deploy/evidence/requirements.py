@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 
 class Requirement(NamedTuple):
-    """A requirement on generated code, and the tests that verify it, as pytest node IDs relative to tests/."""
+    """A requirement on all generated code, with the tests that verify it.
+
+    Attributes:
+        id: Short identifier of the requirement.
+        text: The requirement, as a sentence.
+        tests: pytest node IDs of the tests, relative to tests/.
+    """
 
     id: str
     text: str

@@ -66,7 +66,14 @@ def _of_file(file: str, lines: Sequence[str]) -> Iterator[SourceFunction]:
 
 @dataclass(frozen=True)
 class CallLines:
-    """The lines of a C file that call one layer: the file, the first and the last line, and all identifiers in them."""
+    """The lines of a C file that call one layer.
+
+    Attributes:
+        file: Name of the file.
+        first: Number of the first line.
+        last: Number of the last line.
+        words: All identifiers in the lines.
+    """
 
     file: str
     first: int

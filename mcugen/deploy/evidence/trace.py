@@ -94,7 +94,14 @@ class TracedConstant:
 
 @dataclass(frozen=True)
 class TraceabilityMatrix:
-    """The traceability between model and code, in both directions."""
+    """The traceability between the ONNX model and the generated code, in both directions.
+
+    Attributes:
+        nodes: Each node of the model, with the layers that contain it.
+        layers: Each layer, with its nodes, lines, functions and constants.
+        functions: Each C function, with the layers that call it.
+        constants: Each array of constants, with the layers that read it.
+    """
 
     nodes: tuple[TracedNode, ...]
     layers: tuple[TracedLayer, ...]

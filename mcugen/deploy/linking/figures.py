@@ -72,7 +72,7 @@ class LinkReport:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON data."""
+        """Return the report as a dictionary for JSON."""
         return asdict(self)
 
 

@@ -29,13 +29,17 @@ from mcugen.simulation.simulation import linked_sizes, roots_of
 class Linking:
     """Models for one board that are linked to one folder; each step runs once, on first use.
 
-    `exclusive` are groups of names of models of which no two ever run at the same time, so that they share memory. All
-    methods raise the errors of mcugen.core.errors.
+    All methods raise the errors of mcugen.core.errors.
 
         models = [mcugen.compile("digits.onnx", "stm32f411"), mcugen.compile("words.onnx", "stm32f411")]
         firmware = mcugen.Linking(models, "firmware", exclusive=[("digits", "words")])
         firmware.write("firmware")
         print(firmware.report().flash)
+
+    Attributes:
+        nets: The models, or their compilations.
+        name: C name of the firmware.
+        exclusive: Groups of names of models of which no two ever run at the same time, so that they share memory.
     """
 
     nets: Sequence[Model | Compilation]

@@ -12,7 +12,15 @@ from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_tabl
 
 
 def print_link(report: LinkReport, console: Console, wide: bool = False) -> None:
-    """Print a line for each model, then the totals of separate and of linked models, and the difference."""
+    """Print the report of a firmware of several models on a terminal.
+
+    There is a line for each model, then the totals of separate and of linked models, and the difference.
+
+    Args:
+        report: The report.
+        console: Where to print.
+        wide: Whether to print all columns, however wide the console is.
+    """
     shared = "; ".join(f"{a} and {b} never run together" for a, b in report.exclusive)
     title = f"{report.name} on {report.board} ({report.cpu}){f': {shared}' * bool(shared)}"
     console.print(escape(printable(title)), highlight=False, soft_wrap=True)

@@ -64,7 +64,7 @@ def judge_result(board: Array, reference: Array, tolerates_steps: bool) -> Verdi
 
 
 def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the worst of several verdicts; UNKNOWN if the sequence is empty."""
+    """Return the worst of several verdicts: DIFFERENT before CLOSE before EXACT; UNKNOWN for an empty sequence."""
     order = (Verdict.DIFFERENT, Verdict.CLOSE, Verdict.EXACT)
     return next((verdict for verdict in order if verdict in verdicts), Verdict.UNKNOWN)
 

@@ -49,7 +49,7 @@ _OTHER_FIRMWARE = "flash the files that belong to this model"
 
 
 class SessionLostError(Exception):
-    """The device does not know the session any more, because it was reset."""
+    """Raised if the device no longer knows the session, because it was reset."""
 
 
 class Mode(IntEnum):
@@ -66,19 +66,25 @@ class Mode(IntEnum):
 
 
 class RunState(IntEnum):
-    """State of a run on the device: ended, paused after a layer, or waiting for rows of a streamed input."""
+    """State of a run of the model on the device."""
 
     DONE = 0
+    """The run has ended."""
     PAUSED = 1
+    """The run pauses after a layer."""
     ROWS = 2
+    """The run waits for rows of a streamed input."""
 
 
 class DataKind(IntEnum):
-    """Kind of data to read from the device: an output, a layer's result, or the words of digests or times."""
+    """Kind of data to read from the device."""
 
     OUTPUT = 0
+    """An output of the model."""
     RESULT = 1
+    """A result of the layer after which the run pauses."""
     WORDS = 2
+    """The 32-bit words that a run with measurements stores: digests, times or stacks of layers."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +92,25 @@ class Identity:
     """The description that the firmware sends of itself. Its texts come from the board and are untrusted."""
 
     name: str
+    """Name of the model in C."""
     version: str
+    """Version of mcugen that generated the code."""
     options: str
+    """Options of the compilation."""
     compiler: str
+    """Version of the compiler that built the firmware."""
     flags: str
+    """Flags of the compiler, as far as the firmware states them."""
     counter: str
+    """Name of the cycle counter."""
     has_layers: bool
+    """Whether the firmware can measure single layers."""
     is_big_endian: bool
+    """Whether the CPU stores the most significant byte first."""
     frame: int
     """Largest number of bytes of data in one protocol frame that the device accepts."""
     arena: int
+    """Bytes of the arena."""
     clock_hz: int
     """Frequency of the firmware's cycle counter in Hz; 0 if unknown."""
     sha256: str
@@ -126,21 +141,28 @@ class RunProgress:
 
 @dataclass
 class Traffic:
-    """Statistics of the link to a device: bytes sent and received, numbers of frames, and transmission errors."""
+    """Statistics of the link to a device."""
 
     sent: int = 0
+    """Number of bytes sent."""
     received: int = 0
+    """Number of bytes received."""
     requests: int = 0
+    """Number of requests, without repetitions."""
     answers: int = 0
+    """Number of valid answers."""
     repeats: int = 0
+    """Number of requests that were sent again, as no answer arrived."""
     late: int = 0
     """Number of answers that arrived after their request had been repeated; they do not count as lost."""
     damaged: int = 0
+    """Number of frames that arrived damaged."""
     resets: int = 0
+    """Number of resets of the device during the validation."""
 
     @property
     def lost(self) -> int:
-        """Return the number of frames, requests and answers, that never arrived."""
+        """Return the number of requests or answers that never arrived."""
         return max(self.repeats - self.late, 0)
 
     def seconds(self, baud: int) -> float:

@@ -16,9 +16,11 @@ class Verdict(StrEnum):
     """Result of a comparison of the board with the reference, which is the generated code run on this computer."""
 
     EXACT = "exact"
+    """All bits are equal."""
     CLOSE = "close"
     """Floats that differ within the self-test's tolerance, or quantized values that are computed from such floats."""
     DIFFERENT = "different"
+    """The results differ by more than CLOSE allows."""
     UNKNOWN = ""
     """The results were not compared."""
 
@@ -213,5 +215,5 @@ class ValidationReport:
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON data."""
+        """Return the report as a dictionary for JSON."""
         return asdict(self)

@@ -24,17 +24,26 @@ _MAX_UNFINISHED_BYTES = 1 << 16
 
 
 class Kind(IntEnum):
-    """Kind of a request; the kind of its answer has the bit ANSWER_KIND_OFFSET set in addition."""
+    """Kind of a request to the device; the kind of its answer has the bit ANSWER_KIND_OFFSET set in addition."""
 
     HELLO = 1
+    """Begin a session, and ask for numbers that describe the firmware."""
     TEXT = 2
+    """Ask for a text that describes the firmware."""
     SPOIL = 3
+    """Fill the arena with a byte value."""
     WRITE = 4
+    """Write bytes of an input."""
     RUN = 5
+    """Run the model."""
     CONTINUE = 6
+    """Continue a paused run."""
     READ = 7
+    """Read bytes of a DataKind."""
     RESET = 8
+    """Reset the model's state."""
     CONSTANT = 9
+    """Ask for the CRC-32 of an array of constants."""
 
 
 ANSWER_KIND_OFFSET = 0x80
@@ -44,16 +53,26 @@ REFUSAL_KIND = 0xFF
 
 
 class Reason(IntEnum):
-    """Reason why the device refuses a request: unknown session, invalid request, or a run that is not paused."""
+    """Reason why the device refuses a request."""
 
     NO_SESSION = 1
+    """The device does not know the session."""
     BAD_REQUEST = 2
+    """The request is invalid."""
     NOT_PAUSED = 3
+    """The request needs a paused run, but none is paused."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame of the validation protocol; an answer has the session and sequence number of its request."""
+    """A frame (message) of the validation protocol.
+
+    Attributes:
+        session: Number of the session.
+        sequence: Sequence number of a request, or of the request that the frame answers.
+        kind: A Kind, with ANSWER_KIND_OFFSET for an answer, or REFUSAL_KIND.
+        payload: The data of the request or answer.
+    """
 
     session: int
     sequence: int

@@ -43,7 +43,11 @@ class Link(Protocol):
 
 
 def open_port(port: str, baud: int) -> Link:
-    """Open the link that `--port` names: a device, a pyserial URL, or socket://HOST:PORT.
+    """Open the link that a value of `--port` names: a device, a pyserial URL, or socket://HOST:PORT.
+
+    Args:
+        port: The value of `--port`.
+        baud: Bits per second of a serial port.
 
     Raises:
         BoardError: There is no such port.
@@ -54,7 +58,7 @@ def open_port(port: str, baud: int) -> Link:
 
 
 class SerialLink:
-    """A serial port, or any URL that pyserial accepts."""
+    """A link to the device over a serial port, or over any URL that pyserial accepts."""
 
     def __init__(self, port: str, baud: int) -> None:
         with optional_package("validate", "a serial port"):
@@ -101,7 +105,7 @@ def _ports() -> str:
 
 
 class SocketLink:
-    """A TCP socket: a serial server, QEMU, or the console of a debug probe (RTT, semihosting)."""
+    """A link to the device over a TCP socket: a serial server, QEMU, or the console of a debug probe."""
 
     def __init__(self, url: str) -> None:
         self.name = url
@@ -140,7 +144,7 @@ class SocketLink:
 
 
 class ProcessLink:
-    """A program on this computer that talks over its standard input and output."""
+    """A link to a program on this computer in place of a device, over its standard input and output."""
 
     def __init__(self, command: Sequence[str], name: str, folder: Path | None = None) -> None:
         self.name = name

@@ -21,7 +21,9 @@ class RunsFile:
     """
 
     path: Path
+    """Path of the file."""
     runs: tuple[Any, ...]
+    """The runs that the file holds already, as JSON data."""
 
     @classmethod
     def at(cls, path: Path) -> RunsFile:

@@ -39,12 +39,12 @@ LAYER_CHECK_COLUMNS: tuple[tuple[TableColumn, Callable[[LayerCheck], str]], ...]
 
 
 def title(report: ValidationReport) -> str:
-    """Return the title: model, board, CPU, precision and port."""
+    """Return the title of a validation report: model, board, CPU, precision and port."""
     return f"{report.model.name} on {report.board} ({report.cpu}), {report.precision}, by {report.wire.port}"
 
 
 def totals(report: ValidationReport) -> list[Row]:
-    """Return the rows of the report's total figures."""
+    """Return the label, value and note of each figure of the report that is about the whole model."""
     rows = [("outputs", _WORDS[Verdict(report.outputs)], _outputs(report))]
     rows.append(("layers", _WORDS[_layers(report)], f"on {report.layer_samples} samples, beside this computer's"))
     if report.accuracy is not None:
@@ -131,7 +131,7 @@ def _columns(report: ValidationReport) -> list[tuple[TableColumn, Callable[[Laye
 
 
 def layer_check_table(report: ValidationReport) -> TextTable:
-    """Return the table of layers with the columns that have figures."""
+    """Return the table of validated layers, without columns that have no figures."""
     known = [(column, show) for column, show in _columns(report) if any(map(show, report.layers))]
     return TextTable(
         (TableColumn("#"), TableColumn("layer", CellKind.NAME), *(column for column, _ in known)),
