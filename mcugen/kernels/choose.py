@@ -76,95 +76,112 @@ node."""
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper limits of the cost of a plan: a plan is a choice of one kernel for each node."""
+    """Upper limits of the cost of a plan, which is a choice of one kernel for each node.
+
+    Attributes:
+        ram: Largest number of bytes of RAM that a plan may use.
+        flash: Largest number of bytes of flash that a plan may use.
+        ram_in_use: Bytes of RAM that other parts of the program use anyway, so that using up to this many bytes costs a
+            node nothing (discount_ram). Nodes of loop and branch bodies are excluded.
+        instructions: Largest number of estimated instructions of all nodes per inference.
+    """
 
     ram: int
-    """Largest number of bytes of RAM that a plan may use."""
     flash: int
-    """Largest number of bytes of flash that a plan may use."""
     ram_in_use: int = 0
-    """Bytes of RAM that other parts of the program use anyway: a node outside of bodies (subgraphs of loops and
-    branches) that needs no more counts as needing none."""
     instructions: float = math.inf
-    """Largest number of estimated instructions of all nodes per inference."""
 
     def excess(self, cost: Cost) -> int:
-        """Return the bytes of RAM plus the bytes of flash by which a plan exceeds the limits; 0 within the limits."""
+        """Return the bytes of RAM plus flash by which a plan of this cost exceeds the limits; 0 within them."""
         return max(cost.ram - self.ram, 0) + max(cost.flash - self.flash, 0)
 
     def miss(self, cost: Cost) -> tuple[int, float]:
-        """Return the bytes (RAM plus flash) and the instructions by which a plan exceeds the limits.
+        """Return how far a plan of this cost exceeds the limits, as a pair: bytes (RAM plus flash), and instructions.
 
         Both are 0 within the limits. Plans are compared by this pair first, then by the goal.
         """
         return self.excess(cost), max(cost.instructions - self.instructions, 0.0)
 
     def discount_ram(self, offer: Sequence[Candidate]) -> list[Candidate]:
-        """Return a node's candidates with RAM set to 0 where they need at most `ram_in_use` bytes.
+        """Return a node's candidates, with `ram` set to 0 for those that need at most `ram_in_use` bytes.
 
-        The node must be outside of bodies (subgraphs of loops and branches).
+        Args:
+            offer: The candidate kernels of one node, which must be outside of bodies (subgraphs of loops and branches).
         """
         return [replace(c, ram=0) if c.ram <= self.ram_in_use else c for c in offer]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel for a node, and its estimated or measured cost per inference."""
+    """A kernel for a node, and its estimated or measured cost per inference.
+
+    Attributes:
+        kernel: The kernel that would compute the node.
+        instructions: Estimated instructions, plus `load_stalls` where the cost model knows them; measured cycles if
+            `is_measured`.
+        flash: Bytes of each constant and each C function that the kernel needs, by a number that identifies the
+            content. Equal constants, and functions of equal text, have the same number and are stored once in the
+            program.
+        ram: Bytes of RAM alive while the node runs: live values of other nodes, inputs, outputs and scratch.
+        stalls: Stall cycles beyond `instructions` that the kernel declares for the core (Kernel.stalls).
+        load_stalls: Part of `instructions` that are stall cycles: waiting for loads of constants, or included in fitted
+            cycles of the core.
+        is_measured: Whether `instructions` are cycles that were measured on the device.
+    """
 
     kernel: Kernel
-    """The kernel that would compute the node."""
     instructions: float
-    """Estimated instructions, plus `load_stalls` where the cost model knows them; measured cycles if `is_measured`."""
     flash: Mapping[int, int]
-    """Bytes of constants and functions by content number: equal constants and functions of equal text have the same
-    number and are stored once."""
     ram: int
-    """Bytes alive while the node runs: live values of other nodes, inputs, outputs and scratch."""
     stalls: float = 0.0
-    """Stall cycles beyond `instructions` that the kernel declares for the core (Kernel.stalls)."""
     load_stalls: float = 0.0
-    """Part of `instructions` that are stall cycles: waiting for loads of constants, or included in fitted cycles of the
-    core."""
     is_measured: bool = False
-    """Whether `instructions` are cycles that were measured on the device."""
 
     @property
     def cycles(self) -> float:
-        """Return the instructions plus the known stall cycles."""
+        """Return the estimated cycles of the node per inference: `instructions` plus `stalls`."""
         return self.instructions + self.stalls
 
 
 @dataclass(frozen=True)
 class FixedCost:
-    """The cost of the nodes that have no choice of kernels."""
+    """The cost of all nodes for which there is no choice between kernels.
+
+    All instructions of such nodes are either compared or uncompared, so one of the two figures is 0. A rough estimate
+    is not compared unless it exceeds the least instructions of the nodes with a choice.
+
+    Attributes:
+        ram_bytes: Largest number of bytes of RAM in use while one of these nodes runs.
+        compared_instructions: Instructions per inference that are part of a plan's total when plans are compared.
+        uncompared_instructions: Instructions per inference that only count towards the limit of instructions, not when
+            plans are compared.
+    """
 
     ram_bytes: int
-    """Largest number of bytes of RAM in use while one of these nodes runs."""
     compared_instructions: float
-    """Instructions per inference of these nodes that are part of a plan's total when plans are compared."""
     uncompared_instructions: float
-    """Instructions of these nodes that only count towards the limit of instructions, not when plans are compared.
-
-    All instructions are either compared or uncompared, so one of the two figures is 0: a rough estimate is not compared
-    unless it exceeds the least instructions of the nodes with a choice."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The estimated cost of a whole model with one choice of kernels."""
+    """The estimated cost of a whole model with one choice of kernels.
+
+    Attributes:
+        instructions: Instructions per inference, with stall cycles as far as they are known.
+        ram: Peak RAM in bytes: the largest use of the arena by any node.
+        flash: Bytes of constants and functions that depend on the kernels.
+    """
 
     instructions: float
-    """Instructions per inference, with stall cycles as far as they are known."""
     ram: int
-    """Peak RAM in bytes: the largest use of the arena by any node."""
     flash: int
-    """Bytes of constants and functions that depend on the kernels."""
 
     def rank(self, goal: str) -> float:
-        """Return the weighted logarithm of instructions · RAM · flash; the plan with the lower value is better.
+        """Return a number by which plans are compared for a goal; the plan with the lower number is better.
 
-        The total that the goal minimizes has the weight GOAL_WEIGHTS[goal], the other totals 1. Totals of 0 count as
-        1: a model may have no weights.
+        It is log(instructions) + log(RAM + offset) + log(flash + offset), in which the total that the goal minimizes
+        has the weight GOAL_WEIGHTS[goal]. The offsets (RANK_OFFSET_BYTES) keep a few bytes of a small total from
+        outweighing large savings elsewhere. Totals of 0 count as 1: a model may have no weights.
         """
         totals = zip(_TOTALS, (self.instructions, self.ram, self.flash), (1, *RANK_OFFSET_BYTES), strict=True)
         return sum(
@@ -227,16 +244,17 @@ class KernelChoice:
         self._graph, self._features, self._costs, self._goal = graph, features, costs, goal
 
     def within(self, limits: Limits) -> dict[Node, Kernel]:
-        """Return the kernels of the best plan by the goal within the limits, by node.
+        """Return the kernel of each node in the plan that is best for the goal within the limits.
 
-        Nodes whose operator emits its own instructions are absent.
+        Nodes whose operator emits its own instructions, without a choice of kernels, are absent.
         """
         return {node: kernel for node, kernel in self._taken(limits).items() if kernel.emit} | self._library
 
     def slowest(self, limits: Limits) -> float:
-        """Return the largest number of instructions that a `balanced` plan may take, without stall cycles.
+        """Return the largest number of instructions per inference, without stalls, that a `balanced` plan may take.
 
-        MAX_BALANCED_SLOWDOWN sets this limit, for one inference.
+        It is MAX_BALANCED_SLOWDOWN times the instructions of the fastest plan that uses little of the memory limits
+        (AMPLE_MEMORY_FRACTION), and infinite if there is no such plan.
         """
         offered, fixed_cost = self._offered(limits)
         return _slowest(_without_waits(offered), limits, fixed_cost) + fixed_cost.uncompared_instructions
@@ -294,7 +312,7 @@ def offers_of(
     *,
     in_any_order: bool = False,
 ) -> tuple[dict[Node, list[Candidate]], dict[str, int]]:
-    """Estimate the cost of every kernel that fits, and the RAM of the nodes without a choice of kernels.
+    """Estimate the cost of every kernel that fits a node, and the RAM of the nodes without a choice of kernels.
 
     Args:
         graph: The model.
@@ -369,12 +387,15 @@ def _compared(
 
 
 def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node, Kernel]) -> dict[str, float]:
-    """Estimate the instructions of nodes per inference, by the name of a node's first output.
+    """Estimate the instructions per inference of each node that has a kernel.
 
     Args:
         graph: The model.
         costs: Cost model of the CPU.
-        kernels: The kernels of nodes; nodes without a kernel are absent from the result.
+        kernels: The kernels of nodes.
+
+    Returns:
+        Instructions by the name of a node's first output; nodes without a kernel are absent.
     """
     return {n.outputs[0].name: times * costs.instructions(n, kernels[n]) for n, times in _nodes(graph) if n in kernels}
 
@@ -382,17 +403,20 @@ def estimated_instructions(graph: Graph, costs: CostTable, kernels: Mapping[Node
 def time_without_choice(
     graph: Graph, features: frozenset[str], costs: CostTable, settled: Collection[Node], goal: str
 ) -> float:
-    """Estimate the instructions per inference of all nodes that are not `settled`.
+    """Estimate the time per inference of the nodes that are not `settled`, in instructions, or in cycles where known.
 
-    Fitted cycles of the core replace instructions as far as they are known. A node none of whose kernels was measured
-    is estimated as simple C.
+    A node none of whose kernels was measured is estimated as simple C.
 
     Args:
         graph: The model.
         features: CPU features and tuning flags.
-        costs: Cost model of the CPU.
-        settled: Nodes to leave out, whose kernel is chosen otherwise.
-        goal: The goal of the optimization; unless it is `speed`, weights of few bits are unpacked tile by tile.
+        costs: Cost model of the CPU; cycles that it has fitted for a core replace instructions.
+        settled: Nodes to leave out, because their kernel is chosen elsewhere.
+        goal: The goal of the optimization; unless it is `speed`, weights of few bits are unpacked tile by tile, which
+            adds instructions.
+
+    Returns:
+        The sum over the nodes.
     """
     return sum(
         times * _time_alone(node, features, costs, goal)
@@ -464,7 +488,7 @@ def all_fitting(
         graph: The model.
         features: CPU features and tuning flags.
         any_size: Whether sizes may be known at run time only.
-        requested: Names of kernels that are returned even if they spend memory.
+        requested: Names of kernels that are returned even if they use more memory to save time.
     """
     return {
         node: kernels for node, _ in _nodes(graph) if (kernels := fitting_kernels(node, features, any_size, requested))
@@ -484,7 +508,7 @@ def fitting_kernels(
         node: The node.
         features: CPU features and tuning flags.
         any_size: Whether to return only the kernels for sizes known at run time, if any fits.
-        requested: Names of kernels that are returned even if they spend memory.
+        requested: Names of kernels that are returned even if they use more memory to save time.
     """
     kernels = [k for k in own_kernels(node.op) if k.emit and k.fits(node, features)]
     kernels = [k for k in kernels if not k.spends or MEMORY_FOR_SPEED in features or k.name in requested]
@@ -496,9 +520,10 @@ def fitting_kernels(
 def remarks_on_unmeasured(
     graph: Graph, features: frozenset[str], costs: CostTable, any_size: bool = False
 ) -> dict[Node, str]:
-    """Return a remark, as text, for each node for which several kernels fit, but some of them were not measured.
+    """Return a remark for each node whose choice of kernels is uncertain, as some fitting kernels were not measured.
 
-    The search assumes that kernels that were not measured are slow. Other nodes are absent.
+    The remark is a text that names these kernels; the search assumes that they are slow. Nodes that only one kernel
+    fits, or whose kernels all were measured on the CPU, are absent.
 
     Args:
         graph: The model.
@@ -524,25 +549,29 @@ def _require(requested: Collection[str], known: set[str]) -> None:
 
 @dataclass(frozen=True)
 class LiveMemory:
-    """RAM in use while one instruction runs, without the instruction's scratch memory."""
+    """RAM in use while one instruction of a program runs, without the instruction's scratch memory.
+
+    Attributes:
+        nbytes: Bytes of live buffers, counted as if no output of the instruction shared memory with an input.
+        saved: Bytes to subtract from `nbytes`, because an output of the instruction overwrites an input that is not
+            used later.
+        is_free: Whether the outputs have buffers of their own, so that they may overwrite inputs; False if they are
+            parts of larger buffers.
+    """
 
     nbytes: int
-    """Bytes of live buffers, as if no output overlapped an input."""
     saved: int
-    """Bytes that are saved because an output overlaps an input."""
     is_free: bool
-    """Whether the outputs have buffers of their own, so that they may overlap inputs; False if they are parts of larger
-    buffers."""
 
     def used_bytes(self) -> int:
-        """Return the bytes of live buffers less the bytes saved by overlaps."""
+        """Return the bytes of RAM that live buffers take: `nbytes` less `saved`."""
         return self.nbytes - self.saved
 
 
 def live_memory_by_node(program: Program) -> dict[str, LiveMemory]:
-    """Return the RAM in use at each node, by the name of its first output.
+    """Return the RAM in use while each node of a program runs, by the name of the node's first output.
 
-    This is the RAM at the instruction of the node that needs most.
+    If a node has several instructions, the result is that of the instruction that needs most.
     """
     scratch = {o.buffer for i in program.instrs for o in i.operands if o.access is Access.SCRATCH}
     live_ranges = LiveRanges(program, 0)

@@ -34,9 +34,12 @@ kernel has, or cannot be measured, since QEMU has no Cortex-M85."""
 
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
-    """Count the work of a node by a kernel: one number for each of TERMS, which cost coefficients are multiplied with.
+    """Count the work of a node by a kernel per inference, one count for each of TERMS of the linear cost model.
 
-    Inputs of windowed operators count as often as they are read.
+    Returns:
+        The counts: 1 call, multiply-accumulates, outputs, inputs (in windowed operators, as often as they are read),
+        outputs per channel, elements of im2col patches, elements of all constants, and the kernel's own count
+        (Kernel.extra).
     """
     windows = node.op.reads(node.sig) if isinstance(node.op, Windowed) else 0
     inputs = windows or sum(v.type.count for v in node.inputs if v is not None and not v.is_constant)
@@ -49,17 +52,20 @@ def work(node: Node, kernel: Kernel) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """The fitted cost of a kernel on one CPU."""
+    """The fitted cost of a kernel on one CPU; costs are coefficients of the linear cost model's terms (TERMS).
+
+    Attributes:
+        per: Instructions per unit of each of TERMS, by variant of the kernel (Kernel.way); the variant is "" if there
+            is only one.
+        code: Code size of one C function of the kernel, in bytes.
+        cycles: Cycles per unit of each of TERMS, by core and variant, on memory without stalls.
+        shared: Bytes of the static helper functions that all C functions of the kernel share.
+    """
 
     per: Mapping[str, tuple[float, ...]]
-    """Instructions per unit of each of TERMS, by variant of the kernel (Kernel.way); the variant is "" if there is only
-    one."""
     code: int
-    """Code size of one C function of the kernel, in bytes."""
     cycles: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    """Cycles per unit of each of TERMS, by core and variant, on memory without stalls."""
     shared: int = 0
-    """Bytes of the static helper functions that all C functions of the kernel share."""
 
 
 FMA_STALLS = 2
@@ -104,52 +110,61 @@ def estimate_unmeasured_instructions(node: Node, features: frozenset[str]) -> fl
 
 
 def no_load_stalls(program: Program) -> float:
-    """Return 0 stall cycles for any program, as for memory that is as fast as the CPU."""
+    """Return 0 stall cycles for any program: a value of CostTable.load_stalls for memory as fast as the CPU."""
     del program
     return 0.0
 
 
 @dataclass(frozen=True)
 class CostTable:
-    """The cost model of one CPU: measured and fitted costs of its kernels."""
+    """The cost model of one CPU: measured and fitted costs of its kernels.
+
+    Attributes:
+        kernels: Fitted cost of each kernel, by kernel name.
+        cpu: Name of the CPU, as in board files.
+        load_stalls: Function that returns the stall cycles of a layer's program while it waits for loads of its
+            constants, such as weights in slow flash. They count like instructions.
+        core: Core (such as cortex-m4) whose cycles are used to compare plans by time; "" to compare plans by
+            instructions.
+        separate_sum_fraction: Fraction of float products that kernels with FloatLoops add by separate instructions: 0,
+            0.5 or 1. The fits do not include these instructions.
+        once: Measured code size in bytes, by kernel name, of a function that is called once: inlined, with all
+            parameters known.
+        several: Measured code size in bytes, by kernel name, of a function that several layers call; for kernels absent
+            from `kernels`.
+        soft_floats: Code size in bytes of the compiler's soft-float functions, which programs with floats call on CPUs
+            without an FPU.
+        times: Cycles that were measured on the device, by (layer name, kernel name); they replace fitted costs.
+    """
 
     kernels: Mapping[str, KernelCost]
-    """Fitted cost of each kernel, by kernel name."""
     cpu: str = ""
-    """Name of the CPU, as in board files."""
     load_stalls: Callable[[Program], float] = no_load_stalls
-    """Function that returns the stall cycles of a layer's program while it waits for loads of its constants, such as
-    weights in slow flash. They count like instructions."""
 
     core: str = ""
-    """Core (such as cortex-m4) whose cycles are used to compare plans by time; "" to compare plans by instructions."""
 
     separate_sum_fraction: float = 0.0
-    """Fraction of float products that kernels with FloatLoops add by separate instructions: 0, 0.5 or 1.
-
-    The fits do not include these instructions."""
 
     once: Mapping[str, int] = field(default_factory=dict)
-    """Measured code size in bytes, by kernel name, of a function that is called once: inlined, with all parameters
-    known."""
 
     several: Mapping[str, int] = field(default_factory=dict)
-    """Measured code size in bytes, by kernel name, of a function that several layers call; for kernels absent from
-    `kernels`."""
 
     soft_floats: int = 0
-    """Code size in bytes of the compiler's soft-float functions, which programs with floats call on CPUs without an
-    FPU."""
 
     times: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Cycles that were measured on the device, by (layer name, kernel name); they replace fitted costs."""
 
     def stalls(self, node: Node, kernel: Kernel) -> float:
-        """Return the stall cycles of a node that a kernel declares for the core (Kernel.stalls), or 0."""
+        """Return the stall cycles per inference that a kernel declares at a node for the core (Kernel.stalls), or 0.
+
+        They are stalls that instruction counts do not include, such as those of loads of several words.
+        """
         return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
 
     def cycles(self, node: Node, kernel: Kernel) -> float | None:
-        """Return the fitted cycles of a node on the core, without memory stalls; None if they were not fitted."""
+        """Return the cycles per inference of a node by a kernel, as fitted to measurements on the core.
+
+        The result has no stalls of memory; it is None if no cycles were fitted for the kernel and core.
+        """
         per = self._cost(kernel.name).cycles.get(self.core, {}).get(kernel.way_of(node))
         if per is None:
             return None
@@ -164,9 +179,11 @@ class CostTable:
         return fitted + self._apart(node, kernel)
 
     def time(self, node: Node, kernel: Kernel) -> float:
-        """Return the instructions of a node, plus FMA_STALLS stall cycles for each fused multiply-add on some cores.
+        """Estimate the time of a node by a kernel, in instructions plus stall cycles of fused multiply-adds.
 
-        Stall cycles count only under tuning flags that add some products by separate instructions.
+        Each fused multiply-add counts FMA_STALLS stall cycles if tuning flags let kernels add some float products by
+        separate instructions (separate_sum_fraction > 0), because fused ones are slow on such a core; otherwise none
+        are added.
         """
         fused = _products(node, kernel) - self._apart(node, kernel) if self.separate_sum_fraction else 0.0
         return self.instructions(node, kernel) + FMA_STALLS * fused
@@ -176,9 +193,10 @@ class CostTable:
         return self.separate_sum_fraction * _products(node, kernel) if FloatLoops in kernel.options else 0.0
 
     def rough_stalls(self, node: Node) -> float:
-        """Estimate the stall cycles of float products at a node none of whose kernels was measured.
+        """Estimate the stall cycles of the float products of a node none of whose kernels was measured.
 
-        On cores where separate additions are faster than fused ones, the estimate includes their instructions.
+        The result is 0 unless the core has a slow fused multiply-add (SLOW_FMA). Additional instructions of separate
+        additions are included.
         """
         x = node.inputs[0] if node.inputs else None
         if self.core not in SLOW_FMA or x is None or not x.type.dtype.is_float:
@@ -186,12 +204,12 @@ class CostTable:
         return (FMA_STALLS - self.separate_sum_fraction * (FMA_STALLS - 1)) * node.op.macs(node.sig)
 
     def decoding(self, weights: int) -> float:
-        """Estimate the instructions that decompress `weights` compressed weights of a layer."""
+        """Estimate the instructions that decompress `weights` compressed weights (a number of elements) of a layer."""
         per = self._cost(DECODE_WEIGHTS).per[""]
         return per[TERMS.index("calls")] + per[TERMS.index("weights")] * weights
 
     def knows(self, node: Node, kernel: Kernel) -> bool:
-        """Return whether the cost of a kernel's variant for this node was measured on the CPU."""
+        """Return whether the cost of the kernel variant that computes the node was measured on the CPU."""
         return self._per(node, kernel) is not None
 
     def _per(self, node: Node, kernel: Kernel) -> tuple[float, ...] | None:
@@ -199,7 +217,7 @@ class CostTable:
         return None if kernel_cost is UNMEASURED_KERNEL_COST else kernel_cost.per.get(kernel.way_of(node))
 
     def code_of(self, functions: Mapping[tuple[object, ...], str], known: int | None = None) -> dict[Hashable, int]:
-        """Return the code size of C functions in bytes.
+        """Return the code size in bytes of C functions, and of the static helpers that functions of one kernel share.
 
         Args:
             functions: The kernel name of each function, by function key (any hashable that identifies a generated
@@ -208,7 +226,7 @@ class CostTable:
                 there is none.
 
         Returns:
-            Bytes by function key, and by kernel name the bytes of the static helpers that its functions share.
+            Bytes of each function by function key, and bytes of shared helpers by kernel name.
         """
         own: dict[Hashable, int] = {
             key: self._cost(kernel).code if known is None else known for key, kernel in functions.items()
@@ -216,16 +234,28 @@ class CostTable:
         return own | {kernel: shared for kernel in functions.values() if (shared := self._cost(kernel).shared)}
 
     def code_once(self, kernel: str) -> int:
-        """Return the bytes of a kernel's function that is called once, including its call and helpers."""
+        """Return the bytes of a kernel's C function if only one layer calls it, including its inlined call and helpers.
+
+        Args:
+            kernel: Name of the kernel.
+        """
         cost = self._cost(kernel)
         return self.once.get(kernel, round(SINGLE_CALL_SIZE_FACTOR * cost.code) + cost.shared)
 
     def code_of_several(self, kernel: str) -> int:
-        """Return the bytes of a kernel's function that several layers call; an estimate if it was not measured."""
+        """Return the bytes of a kernel's C function if several layers call it; an estimate if it was not measured.
+
+        Args:
+            kernel: Name of the kernel.
+        """
         return self.several.get(kernel, self._cost(kernel).code)
 
     def code_of_helpers(self, kernel: str) -> int:
-        """Return the bytes of the helpers that all functions of a kernel share."""
+        """Return the bytes of the static helper functions that all C functions of a kernel share.
+
+        Args:
+            kernel: Name of the kernel.
+        """
         return self._cost(kernel).shared
 
     def _cost(self, kernel: str) -> KernelCost:
@@ -245,7 +275,13 @@ def _total(per: tuple[float, ...], node: Node, kernel: Kernel) -> float:
 
 @cache
 def cost_table(cpu: str, features: frozenset[str] = frozenset()) -> CostTable:
-    """Return the measured cost table of a CPU, with inner loops that the tuning flags in `features` select."""
+    """Return the measured cost table of a CPU.
+
+    Args:
+        cpu: Name of the CPU, as in board files; a CPU without a table of its own gets that of a similar CPU.
+        features: CPU features and tuning flags, which decide how many float products are added by separate
+            instructions.
+    """
     return replace(_measured(cpu), separate_sum_fraction=separate_sums_per_pair(features) / 2)
 
 

@@ -22,12 +22,13 @@ computes."""
 
 @dataclass(frozen=True)
 class LibraryLayer:
-    """A kind of layer that a library computes.
+    """A kind of layer that a library of kernels, such as CMSIS-NN, computes.
 
     Attributes:
-        operators: Names of the operators.
-        spec: Class of the specification that these operators give to kernels.
-        kernels: Kernels for such layers, the preferred ones first.
+        operators: Names of the operators that are such layers.
+        spec: Class of the layer's specification, by which an operator describes itself to kernels; nodes with other
+            specifications are not such layers.
+        kernels: Kernels that call the library for such layers, the preferred ones first.
     """
 
     operators: tuple[str, ...]
@@ -36,7 +37,11 @@ class LibraryLayer:
 
 
 def load_families(family: str) -> tuple[LibraryLayer, ...]:
-    """Return the layers that the libraries of a family compute: none for OWN_FAMILIES, those of all libraries for AUTO.
+    """Return the kinds of layers that the libraries of a kernel family compute, after importing the family's package.
+
+    Args:
+        family: Name of the family. OWN_FAMILIES have no libraries, so that the result is empty; AUTO stands for all
+            libraries.
 
     Raises:
         UsageError: The package of a library cannot be imported.
@@ -56,6 +61,13 @@ def _layers_of(name: str) -> tuple[LibraryLayer, ...]:
 
 
 def library_kernels_of(node: Node, family: str) -> tuple[Kernel, ...]:
-    """Return the kernels of a family's libraries for a node, the preferred ones first, whether they fit or not."""
+    """Return the kernels of a family's libraries for a node's kind of layer, the preferred ones first.
+
+    Their conditions on shapes, types and CPU are not checked (Kernel.fits).
+
+    Args:
+        node: The node.
+        family: Name of the family, or AUTO for all libraries.
+    """
     layers = [layer for layer in load_families(family) if node.op.name in layer.operators]
     return tuple(k for layer in layers if isinstance(spec_of(node), layer.spec) for k in layer.kernels)

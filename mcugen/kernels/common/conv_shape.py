@@ -46,8 +46,27 @@ _BY_AXIS = {
 class ConvShape:
     """Geometry of a convolution, channels last; a one-dimensional convolution has height 1.
 
-    Heights are in rows, widths in pixels. `stride_*` are the steps from window to window and `dilation_*` those from
-    tap to tap; 1 means adjacent. `padding_top` and `padding_left` are the rows and pixels of padding before the input.
+    Heights are in rows, widths in pixels. x is the input, y the output.
+
+    Attributes:
+        batch: Number of images.
+        in_height: Rows of x.
+        in_width: Pixels of a row of x.
+        in_channels: Channels of a pixel of x.
+        out_height: Rows of y.
+        out_width: Pixels of a row of y.
+        out_channels: Channels of a pixel of y.
+        kernel_height: Rows of the window.
+        kernel_width: Columns of the window.
+        stride_height: Rows of x from window to window.
+        stride_width: Pixels of x from window to window.
+        dilation_height: Rows of x from tap to tap; 1 means adjacent.
+        dilation_width: Pixels of x from tap to tap; 1 means adjacent.
+        padding_top: Rows of padding above x.
+        padding_left: Pixels of padding before a row of x.
+        groups: Groups of channels.
+        pixel_channels: Channels of a pixel in memory, of both x and y, if the convolution covers only some of them;
+            None if it covers all.
     """
 
     batch: int
@@ -67,8 +86,6 @@ class ConvShape:
     padding_left: int
     groups: int
     pixel_channels: int | None = None
-    """Channels of a pixel in memory, of both x and y, if the convolution covers only some of them; None if it covers
-    all."""
 
     @staticmethod
     def of_layer(x: Shape, w: Shape, y: Shape, window: Window, groups: int) -> ConvShape:
@@ -99,10 +116,10 @@ class ConvShape:
 
     @staticmethod
     def of_rows(rows: int, depth: int, channels: int) -> ConvShape:
-        """Return the geometry of a fully connected layer: a 1×1 convolution over one row of `rows` pixels.
+        """Return the geometry of a fully connected layer, seen as a 1×1 convolution over one row of `rows` pixels.
 
         Args:
-            rows: Rows of x and y.
+            rows: Rows of x and y (the batch of vectors).
             depth: Elements of a row of x.
             channels: Elements of a row of y.
         """
@@ -110,16 +127,23 @@ class ConvShape:
 
     @property
     def geometry(self) -> ConvGeometry:
-        """Return the geometry as kernel parameters."""
+        """Return the fields that kernels receive as parameters of the geometry (all but groups and pixel_channels)."""
         return ConvGeometry(**{member.name: getattr(self, member.name) for member in ConvGeometry.declared()})
 
     def along(self, axis: str) -> tuple[int, int, int, int, int, int]:
-        """Return (input size, output size, kernel size, stride, dilation, padding before) along "height" or "width"."""
+        """Return the geometry along one spatial axis.
+
+        Args:
+            axis: "height" or "width".
+
+        Returns:
+            Input size, output size, kernel size, stride, dilation, and padding before the input.
+        """
         size, out, taps, stride, dilation, pad = (getattr(self, name) for name in _BY_AXIS[axis])
         return size, out, taps, stride, dilation, pad
 
     def as_row(self) -> ConvShape:
-        """Return the geometry of an image one pixel wide as one row; elements keep their order.
+        """Return the geometry of images that are one pixel wide as images of one row; elements keep their memory order.
 
         Other geometries are returned unchanged.
         """
@@ -150,9 +174,9 @@ class ConvShape:
         return replace(columns, in_width=between, out_width=between)
 
     def transposed(self) -> ConvShape:
-        """Return the geometry with the roles of height and width exchanged.
+        """Return the geometry of the same convolution on transposed images: height and width exchange their roles.
 
-        Tensors keep their element order if one of the two axes has length 1 in all of them.
+        Tensors keep their element order in memory if one of the two axes has length 1 in all of them.
         """
         rows, columns = _BY_AXIS["height"], _BY_AXIS["width"]
         swapped = {**dict(zip(rows, columns, strict=True)), **dict(zip(columns, rows, strict=True))}
@@ -177,7 +201,10 @@ class ConvShape:
 
     @property
     def is_one_window(self) -> bool:
-        """Return whether a single window covers all of x, which has one row or one column and one group of channels."""
+        """Return whether there is a single window that covers all of x, as in a fully connected layer.
+
+        True only for one image with one row or one column, and one group of channels.
+        """
         sizes = (self.in_height, self.in_width) == (
             self.kernel_height,
             self.kernel_width,
@@ -186,7 +213,7 @@ class ConvShape:
 
     @property
     def reads_pixels(self) -> bool:
-        """Return whether each output pixel reads exactly one input pixel (1×1, no padding).
+        """Return whether each output pixel depends on exactly one input pixel (1×1 window, no padding).
 
         Im2col is not needed then.
         """

@@ -10,7 +10,7 @@ from mcugen.lir.kernel import Kernel
 
 
 def kernels_of(module: ModuleType) -> Iterator[Kernel]:
-    """Yield the kernels in the variables of a module."""
+    """Yield the kernels that a module's variables hold, also those in tuples and dictionaries, perhaps nested."""
     for value in list(vars(module).values()):
         yield from _kernels(value)
 

@@ -18,10 +18,10 @@ from mcugen.lir.trial import trial
 def library_kernels(
     graph: Graph, family: str, features: frozenset[str], costs: CostTable, goal: str, requested: Collection[str] = ()
 ) -> dict[Node, Kernel]:
-    """Choose the library kernel of each node that a library kernel of a family fits.
+    """Choose a kernel of a library for each node that a library kernel of the family fits.
 
     The first kernel that fits is chosen, unless another serves the goal better. Within bodies (subgraphs of loops and
-    branches), only kernels that round exactly as the operator's reference are allowed (see Kernel.evaluate).
+    branches), only kernels that round exactly as the operator's reference are allowed (those without Kernel.evaluate).
 
     Args:
         graph: The model.
@@ -57,11 +57,14 @@ def _best(node: Node, fitting: Sequence[Kernel], features: frozenset[str], costs
 
 
 def references(graph: Graph, program: Program) -> dict[Node, Reference]:
-    """Return the numpy reference of each node for which `program` uses a library kernel with other rounding.
+    """Return the numpy references of the nodes whose library kernel in `program` rounds differently from the operator.
 
     Args:
         graph: The model.
         program: The program that was lowered from `graph`.
+
+    Returns:
+        For each such node, the function that computes exactly what its kernel computes; other nodes are absent.
     """
     declarations = {instr.name: instr.declaration for instr in program.instrs if instr.library and instr.declaration}
     used = ((node, declarations.get(node.outputs[0].name)) for node in graph.nodes)
@@ -69,7 +72,11 @@ def references(graph: Graph, program: Program) -> dict[Node, Reference]:
 
 
 def lower_without_choice(node: Node, features: frozenset[str]) -> Builder:
-    """Lower a node by its operator's own lowering, without a choice of kernels.
+    """Lower a single node by its operator's own lowering, without a choice of kernels, into a program of its own.
+
+    Args:
+        node: The node.
+        features: CPU features and tuning flags.
 
     Returns:
         The builder, whose program has the instructions of this node only.
@@ -80,12 +87,15 @@ def lower_without_choice(node: Node, features: frozenset[str]) -> Builder:
 
 
 def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
-    """Return the kernel of an operator that has no choice of kernels, for the cost model.
+    """Return the kernel that a node's operator emits, as an entry of the cost table, if there is no choice of kernels.
 
-    The kernel's variant in the cost table is "<operator>_<type of the first input>".
+    Args:
+        node: The node.
+        features: CPU features and tuning flags.
 
     Returns:
-        The kernel; None if the operator's lowering emits several kinds of instructions.
+        A kernel with name and cost variant only; the variant is "<operator>_<type of the first input>". None if the
+        operator's lowering emits several kinds of instructions.
     """
     names = {instr.kernel for instr in lower_without_choice(node, features).program.instrs}
     first = next((v for v in node.inputs if v is not None), node.outputs[0])

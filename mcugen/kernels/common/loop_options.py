@@ -12,20 +12,23 @@ from mcugen.lir.kernel import HALF_SEPARATE_SUMS, PAIRED_LOADS, SEPARATE_SUMS, W
 
 
 class Loops(Options):
-    """Template option of loops over 16-bit products: how words are loaded, by the board's tuning flags."""
+    """Template option of inner loops over products of 16-bit values: whether words are loaded one by one."""
 
     paired_loads: Annotated[bool, "whether words are loaded one by one, each beside a product (PAIRED_LOADS)"]
 
     @staticmethod
     def of(site: Site) -> Loops:
-        """Return the loop options that the tuning flags among the CPU features select."""
+        """Return the options for a call; the tuning flag PAIRED_LOADS among the CPU features decides."""
         return Loops(paired_loads=PAIRED_LOADS in site.features)
 
 
 def separate_sums_per_pair(features: Collection[str]) -> int:
-    """Return how many of every two float products are added by an instruction of their own: 0, 1 or 2.
+    """Return how many of every two float products are added by a separate instruction, not by a fused multiply-add.
 
-    The other products are added by a fused multiply-add. The tuning flags in `features` decide.
+    The tuning flags SEPARATE_SUMS (2) and HALF_SEPARATE_SUMS (1) decide; without them, the result is 0.
+
+    Args:
+        features: CPU features and tuning flags.
     """
     return 2 if SEPARATE_SUMS in features else 1 if HALF_SEPARATE_SUMS in features else 0
 
@@ -39,7 +42,13 @@ class FloatLoops(Options):
 
     @staticmethod
     def of(wishes: Site | Builder) -> FloatLoops:
-        """Return the loop options that the tuning flags among the CPU features select."""
+        """Return the options for the CPU features and tuning flags of a call site or builder.
+
+        The tuning flags SEPARATE_SUMS and HALF_SEPARATE_SUMS decide.
+
+        Args:
+            wishes: The call site, or the builder of the program.
+        """
         return FloatLoops(separate_sums=separate_sums_per_pair(wishes.features))
 
 
@@ -50,5 +59,8 @@ class WeightLoads(Options):
 
     @staticmethod
     def of(spec: ConvSpec, site: Site) -> WeightLoads:
-        """Return the option for a layer: word loads need the flag WORD_WEIGHTS and an even depth."""
+        """Return the option for a layer.
+
+        Words are loaded if the tuning flag WORD_WEIGHTS is set and an output channel has an even number of weights.
+        """
         return WeightLoads(word_loads=WORD_WEIGHTS in site.features and spec.depth % 2 == 0)

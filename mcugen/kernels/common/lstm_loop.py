@@ -15,34 +15,41 @@ class LstmLoopSpec:
 
     The gates are in the order input, output, forget, cell. Inputs are the first hidden state, the first cell state and
     x; outputs are the last hidden state, the last cell state and, if `is_stacked`, the hidden states of all steps.
+
+    Attributes:
+        steps: Number of time steps.
+        axis: Axis of x, and of the stacked hidden states, along which the steps go from front to back.
+        is_stacked: Whether the hidden states of all steps are an output.
+        inner: The matrix product of one step of x with the input weights of the gates.
+        recurrent: The matrix product of the hidden state with the recurrent weights of the gates.
+        hidden: Type of the hidden state, [batch, size].
+        cell: Type of the cell state, [batch, size].
+        first_hidden: Hidden state before the first step if it is constant; else None.
+        first_cell: Cell state before the first step if it is constant; else None.
     """
 
     steps: int
     axis: int
-    """Axis of x, and of the stacked hidden states, along which the steps go from front to back."""
     is_stacked: bool
     inner: WeightedSpec
-    """The matrix product of one step of x with the input weights of the gates."""
     recurrent: WeightedSpec
-    """The matrix product of the hidden state with the recurrent weights of the gates."""
     hidden: TensorType
     cell: TensorType
     first_hidden: Array | None
-    """Hidden state before the first step if it is constant; else None."""
     first_cell: Array | None
 
     @property
     def batch(self) -> int:
-        """Return the number of sequences."""
+        """Return the number of sequences that are processed together."""
         return self.hidden.shape[0]
 
     @property
     def size(self) -> int:
-        """Return the size of the hidden state."""
+        """Return the number of elements of a hidden state, for one sequence."""
         return self.hidden.shape[-1]
 
     @property
     def starts_from_zero(self) -> bool:
-        """Return whether both first states are constants that stand for 0."""
+        """Return whether the first hidden state and the first cell state are constants whose real values are all 0."""
         h, c = self.first_hidden, self.first_cell
         return h is not None and c is not None and bool((h == self.hidden.q.zero_point).all()) and not c.any()

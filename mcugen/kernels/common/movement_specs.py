@@ -12,7 +12,13 @@ from mcugen.hir.types import TensorType
 
 @dataclass(frozen=True)
 class PaddedAxis:
-    """One axis of a padding: its number of elements (`size`), and the numbers added `before` and `after` them."""
+    """One axis of a padding.
+
+    Attributes:
+        size: Number of elements before the padding.
+        before: Number of elements that the padding adds at the beginning.
+        after: Number of elements that the padding adds at the end.
+    """
 
     size: int
     before: int
@@ -33,7 +39,14 @@ class PaddedAxis:
 
 @dataclass(frozen=True, eq=False)
 class PadSpec:
-    """A padding with a constant: x gets `before` and `after` elements along each axis, all of them `value`."""
+    """A padding with a constant, as its kernels see it.
+
+    Attributes:
+        x: Type of the input.
+        before: Number of elements added at the beginning of each axis of x.
+        after: Number of elements added at the end of each axis of x.
+        value: Real value of the added elements.
+    """
 
     x: TensorType
     before: tuple[int, ...]
@@ -42,7 +55,7 @@ class PadSpec:
 
     @cached_property
     def axes(self) -> list[PaddedAxis]:
-        """Return the padding with the fewest axes, outermost first.
+        """Return the padding as loops over the fewest axes, outermost first.
 
         An axis without padding is merged into the axis before it: each element of that axis then is a run of adjacent
         elements.
@@ -58,7 +71,13 @@ class PadSpec:
 
 @dataclass(frozen=True, eq=False)
 class ConcatSpec:
-    """A concatenation: tensors (`parts`) joined along one axis to y."""
+    """A concatenation of tensors along one axis, as its kernels see it.
+
+    Attributes:
+        parts: Types of the inputs, in order.
+        y: Type of the output.
+        axis: Axis along which the inputs are joined.
+    """
 
     parts: tuple[TensorType, ...]
     y: TensorType
@@ -66,9 +85,9 @@ class ConcatSpec:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Return three element counts of y: before the concatenation axis, along it, and behind it.
+        """Return the shape of y merged to three axes: those before the concatenation axis, this axis, those behind it.
 
-        The first and the last are products of the sizes of the axes before and behind the axis.
+        The first and the last size are products of the sizes of the axes, and are 1 if there are none.
         """
         y = self.y.shape
         return math.prod(y[: self.axis]), y[self.axis], math.prod(y[self.axis + 1 :])

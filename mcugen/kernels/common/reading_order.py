@@ -11,9 +11,14 @@ from mcugen.lir.traversal import Traversal
 
 
 def in_turn(pixels: int, at_once: int) -> Array:
-    """Return pixel numbers 0 to `pixels` − 1 in blocks of the `at_once` pixels that a kernel computes together.
+    """Return pixel numbers 0 to `pixels` − 1, ascending, in blocks of pixels that a kernel computes together.
 
-    The result is int [blocks, at_once]. A last block that is not full repeats the last pixel.
+    Args:
+        pixels: Number of pixels.
+        at_once: Number of pixels of a block.
+
+    Returns:
+        int [blocks, at_once]; a last block that is not full repeats the last pixel.
     """
     starts = np.arange(0, pixels, at_once)
     blocks: Array = np.minimum(starts[:, None] + np.arange(at_once), pixels - 1)
@@ -21,9 +26,11 @@ def in_turn(pixels: int, at_once: int) -> Array:
 
 
 def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
-    """Return the traversal by blocks of output pixels, one group of channels after the other within each block.
+    """Return the order of reads and writes of a convolution that computes blocks of output pixels in the given order.
 
-    By default, the kernel copies the windows of a block before it writes any of the block's outputs.
+    The allowed overlap of x and y in memory follows from the order. Within each block, one group of channels is
+    computed after the other. By default, the kernel copies the windows of a block before it writes any of the block's
+    outputs.
 
     Args:
         shape: Geometry of the convolution.
@@ -41,9 +48,10 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
 
 
 def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
-    """Return the traversal of a depthwise convolution that computes one block of channels of an output row at a time.
+    """Return the order of reads and writes of a depthwise kernel that computes a row by blocks of channels.
 
-    Within a block of channels, the pixels of the row are computed one after the other.
+    The allowed overlap of x and y in memory follows from the order. The kernel computes an output row for the first
+    block of channels, pixel by pixel, then for the next block.
 
     Args:
         shape: Geometry of the convolution.
@@ -57,7 +65,15 @@ def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
 
 
 def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
-    """Return the traversal of a depthwise convolution that computes `count` channels of an output pixel at a time."""
+    """Return the order of reads and writes of a depthwise kernel that computes a pixel by blocks of channels.
+
+    The allowed overlap of x and y in memory follows from the order. All channels of an output pixel are computed before
+    the next pixel.
+
+    Args:
+        shape: Geometry of the convolution.
+        count: Number of channels of a block; the last block may have fewer.
+    """
     starts, pixels = np.arange(0, shape.out_channels, count), np.arange(shape.out_height * shape.out_width)[:, None]
     first = _first_elements(shape)[:, None] + starts
     end = pixels * shape.out_channels + np.minimum(starts + count, shape.out_channels)
@@ -65,9 +81,10 @@ def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
 
 
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
-    """Return the traversal of a kernel that computes whole output rows from copies of input rows.
+    """Return the order of reads and writes of a kernel that computes whole output rows from copies of input rows.
 
-    The input rows of a step are copied to a buffer before any of the step's outputs is written.
+    The allowed overlap of x and y in memory follows from the order. The input rows of a step are copied to a buffer
+    before any of the step's outputs is written.
 
     Args:
         shape: Geometry of the convolution.
@@ -89,7 +106,9 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
 
 
 def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
-    """Return the traversal of a whole batch, given the steps of a kernel through one image.
+    """Return the order of reads and writes for a batch of images, given the steps of a kernel through one image.
+
+    The allowed overlap of x and y in memory follows from the order.
 
     Args:
         shape: Geometry of the convolution.

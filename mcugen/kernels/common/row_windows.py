@@ -10,7 +10,7 @@ from mcugen.lir.kernel import Kernel, Params, Real, reads, updates, writes
 
 
 class RowsParams(Params):
-    """Kernel parameters with the size of a copy of rows: number of rows, and bytes of a row."""
+    """Kernel parameters of a copy of rows from or to a row window (line buffer): number and size of the rows."""
 
     rows: Annotated[int, "rows"]
     bytes: Annotated[int, "bytes of a row"]
@@ -41,7 +41,7 @@ STREAM_PUT = Kernel(
 
 
 class ShiftParams(Params):
-    """Kernel parameters with the bytes of a row window (line buffer), and of the rows that are dropped from it."""
+    """Kernel parameters of a shift of a row window (line buffer): its size, and that of the oldest rows."""
 
     total_bytes: Annotated[int, "bytes of all rows"]
     shift_bytes: Annotated[int, "bytes of the rows that are dropped"]
@@ -57,7 +57,7 @@ SHIFT_ROWS = Kernel(
 
 
 class FillParams(Params):
-    """Kernel parameters with a range of elements to fill, and the value of each element."""
+    """Kernel parameters of a fill of a row window (line buffer): a range of elements, and the value of each element."""
 
     first_element: Annotated[int, "index of the first element"]
     count: Annotated[int, "elements"]

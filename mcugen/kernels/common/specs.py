@@ -22,24 +22,27 @@ from mcugen.numerics.window import Window
 
 @dataclass(frozen=True, eq=False)
 class WeightedSpec:
-    """A layer that sums products with constant weights, as its kernels see it."""
+    """A layer that sums products with constant weights (convolution or fully connected), as its kernels see it.
+
+    Attributes:
+        x: Type of the layer's input tensor.
+        w: Type of the layer's weights.
+        y: Type of the layer's output tensor.
+        weights: Weights, [out_channels, ...]; quantized values in integer layers.
+        bias: Bias, [out_channels], in units of the accumulators in integer layers; None if absent.
+        clamp: Range that results are clamped to, in real numbers; None without a clamp.
+    """
 
     x: TensorType
-    """Type of the layer's input tensor."""
     w: TensorType
-    """Type of the layer's weights."""
     y: TensorType
-    """Type of the layer's output tensor."""
     weights: Array
-    """Weights, [out_channels, ...]; quantized values in integer layers."""
     bias: Array | None
-    """Bias, [out_channels], in units of the accumulators in integer layers; None if absent."""
     clamp: Range | None
-    """Range that results are clamped to, in real numbers; None without a clamp."""
 
     @cached_property
     def sig(self) -> Signature:
-        """Return the types of x, the weights and y."""
+        """Return the signature of the layer: types of the input x, the weights and the output y, without the bias."""
         return Signature((self.x, self.w), (self.y,))
 
     @property
@@ -49,12 +52,12 @@ class WeightedSpec:
 
     @cached_property
     def rows(self) -> Array:
-        """Return the weights as [out_channels, depth]."""
+        """Return the weights as a matrix [out_channels, depth], one row for each output channel."""
         return self.weights.reshape(self.channels, -1)
 
     @cached_property
     def has_half_weights(self) -> bool:
-        """Return whether float16 represents every weight exactly."""
+        """Return whether float16 represents every weight of the layer exactly."""
         return are_halves(self.weights)
 
     @property
@@ -63,14 +66,20 @@ class WeightedSpec:
         return math.prod(self.weights.shape[1:])
 
     def overlaps(self, *orders: Traversal) -> list[Overlap]:
-        """Return how far y may overlap x in memory for a kernel that traverses them in these orders."""
+        """Return how far the output y may overlap the input x in memory, for the memory planner.
+
+        The list is empty if no overlap is allowed.
+
+        Args:
+            orders: The orders in which the kernel may read x and write y; the overlap is safe for all of them.
+        """
         return overlap(self.x, self.y, *orders)
 
     # ---------------------------------------------------------------------------------------- of integers
 
     @property
     def integer_bias(self) -> Array:
-        """Return the bias, which integer layers always have, in units of the accumulators, by channel."""
+        """Return the bias of an integer layer, by output channel, in units of the accumulators."""
         assert self.bias is not None, "integer layers always have one"
         return self.bias
 
@@ -81,7 +90,7 @@ class WeightedSpec:
 
     @cached_property
     def largest_sum(self) -> int:
-        """Return an upper bound of the magnitude of all accumulators of the layer."""
+        """Return an upper bound of the magnitude of the accumulators of all output channels."""
         return int(self.largest_sums.max(initial=0))
 
     @property
@@ -96,9 +105,9 @@ class WeightedSpec:
 
     @cached_property
     def channel_offsets(self) -> Array:
-        """Return, for each channel, the offset to subtract from its weights so that they fit int8.
+        """Return, for each output channel, the offset to subtract from its weights so that they fit int8.
 
-        Weights of layers with zero points have nine bits: unsigned 8-bit values less a zero point.
+        Weights of layers with zero points may have nine bits: they are unsigned 8-bit values less a zero point.
 
         Returns:
             int32 [out_channels], of the smallest possible magnitude; 0 for channels whose weights fit already.
@@ -116,24 +125,30 @@ class WeightedSpec:
 
     @property
     def is_requantized(self) -> bool:
-        """Return whether sums are requantized: y has a scale, and is not the int32 sums themselves."""
+        """Return whether accumulators are requantized to a quantized y, instead of being the int32 output themselves.
+
+        False for float layers.
+        """
         return self.x.quant is not None and self.y.quant is not None and self.y.dtype is not DType.INT32
 
     @property
     def is_sums(self) -> bool:
-        """Return whether the output holds the int32 accumulators themselves, without requantization."""
+        """Return whether the output holds the int32 accumulators themselves, without requantization.
+
+        False for float layers, and if accumulators need 64 bits.
+        """
         return self.x.quant is not None and self.y.dtype is DType.INT32 and self.acc is DType.INT32
 
     @cached_property
     def requantizer(self) -> Requantizer:
-        """Return the requantization of sums to quantized values of y."""
+        """Return the requantization of accumulators to quantized values of y, with a multiplier per output channel."""
         return requantizer(self.sig, self.largest_sums)
 
     @cached_property
     def high_word(self) -> Requantizer:
-        """Return the requantization of sums, with a shift of 32 bits if possible.
+        """Return the requantization of accumulators, rewritten to a right shift of 32 bits if an equal one exists.
 
-        With this shift, the result of a kernel is the high word of the 64-bit product of sum and multiplier.
+        With this shift, the result of a kernel is the high word of the 64-bit product of accumulator and multiplier.
         """
         return self.requantizer.for_high_word()
 
@@ -144,13 +159,13 @@ class WeightedSpec:
 
     @cached_property
     def limits(self) -> tuple[int, int]:
-        """Return the lowest and the highest quantized value of y after clamping."""
+        """Return the lowest and the highest quantized value that y can have, by its type and the clamp."""
         low, high = clamp_range(self.clamp, self.y.q, self.y.dtype)
         return low, high
 
     @property
     def is_clamped(self) -> bool:
-        """Return whether `limits` are narrower than the type of y; int32 sums are never clamped."""
+        """Return whether `limits` are narrower than the range of y's type; False for an int32 output."""
         return self.y.dtype is not DType.INT32 and self.limits != self.y.dtype.limits
 
     @property
@@ -176,16 +191,19 @@ class ConvSpec(WeightedSpec):
     """A convolution as its kernels see it, channels last.
 
     A fully connected layer is a 1×1 convolution over a row of pixels.
+
+    Attributes:
+        shape: Geometry of the convolution.
     """
 
     shape: ConvShape
-    """Geometry of the convolution."""
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> ConvSpec:
         """Return the spec of a node with inputs x, weights and perhaps a bias.
 
-        A one-line convolution whose single window covers the whole input becomes a fully connected layer.
+        If a single window covers the whole input, which has one row or one column, the spec is that of a fully
+        connected layer.
 
         Args:
             node: The node, channels last.
@@ -203,7 +221,7 @@ class ConvSpec(WeightedSpec):
         return ConvSpec(x, w, y, weights, bias, clamp, shape)
 
     def with_pixel_channels(self, whole: int | None) -> ConvSpec:
-        """Return the spec of a layer that covers only some channels of each pixel.
+        """Return the spec of the layer on tensors whose pixels have more channels in memory than the layer covers.
 
         Args:
             whole: Channels of a pixel in memory; None if the layer covers all.
@@ -212,7 +230,12 @@ class ConvSpec(WeightedSpec):
 
     @staticmethod
     def of_rows(node: Node, clamp: Range | None) -> ConvSpec:
-        """Return the spec of a fully connected layer, in which each row of x is a pixel."""
+        """Return the spec of a fully connected layer, seen as a 1×1 convolution whose pixels are the rows of x.
+
+        Args:
+            node: The node, with weights [channels, depth].
+            clamp: Range that results are clamped to, if any.
+        """
         x, w, y = node.input(0).type, node.input(1).type, node.output.type
         channels, depth = w.shape
         return ConvSpec(x, w, y, *_constants(node), clamp, ConvShape.of_rows(y.count // channels, depth, channels))
@@ -227,25 +250,28 @@ def _constants(node: Node) -> tuple[Array, Array | None]:
 
 @dataclass(frozen=True, eq=False)
 class MatMulSpec:
-    """A matrix product of two activations as its kernels see it: y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n]."""
+    """A matrix product of two activations as its kernels see it: y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n].
+
+    Attributes:
+        a: Type of the left matrices, [..., m, k].
+        b: Type of the right matrices, [..., k, n].
+        y: Type of the result, [..., m, n].
+        factor: Real factor that every sum of products is multiplied by.
+    """
 
     a: TensorType
-    """Type of the left matrices, [..., m, k]."""
     b: TensorType
-    """Type of the right matrices, [..., k, n]."""
     y: TensorType
-    """Type of the result, [..., m, n]."""
     factor: float = 1.0
-    """Real factor that every sum of products is multiplied by."""
 
     @cached_property
     def sig(self) -> Signature:
-        """Return the types of a, b and y."""
+        """Return the signature of the product: types of the inputs a and b, and of the output y."""
         return Signature((self.a, self.b), (self.y,))
 
     @property
     def batch(self) -> int:
-        """Return the number of matrix products."""
+        """Return the number of matrix products, the product of all axes of a but the last two."""
         return math.prod(self.a.shape[:-2])
 
     @property
@@ -265,7 +291,7 @@ class MatMulSpec:
 
     @cached_property
     def largest_sums(self) -> Array:
-        """Return an upper bound of the magnitude of integer accumulators, as an array of one number."""
+        """Return an upper bound of the magnitude of the integer accumulators, as an array of one number."""
         return product_sums(self.sig)
 
     @property
@@ -275,13 +301,14 @@ class MatMulSpec:
 
     @cached_property
     def requantizer(self) -> Requantizer:
-        """Return the requantization of sums to quantized values of y."""
+        """Return the requantization of accumulators to quantized values of y: one multiplier, shift and zero point."""
         return requantizer(self.sig, self.largest_sums, self.factor, by_weights=False)
 
     def overlaps(self) -> list[Overlap]:
-        """Return how far y may overlap a and b in memory.
+        """Return how far the output y may overlap the inputs a and b in memory, for the memory planner.
 
-        A kernel reads all elements of a pair of matrices until it writes the last element of their product.
+        A kernel reads all elements of a pair of matrices before it writes the last element of their product. The list
+        is empty if no overlap is allowed.
         """
         return [
             allowed

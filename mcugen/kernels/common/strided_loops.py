@@ -21,12 +21,22 @@ class AxisWalk(Params):
 
     @classmethod
     def of(cls, shape: Shape, axis: int) -> AxisWalk:
-        """Return the loop parameters for `axis` of a dense tensor of this shape."""
+        """Return the loop parameters for one axis of a dense tensor.
+
+        Args:
+            shape: Shape of the tensor.
+            axis: Index of the axis.
+        """
         return cls(outer_size=math.prod(shape[:axis]), axis_size=shape[axis], inner_size=math.prod(shape[axis + 1 :]))
 
 
 def numbered(name: str, values: Sequence[int]) -> dict[str, int]:
-    """Return one kernel parameter per value, called `name`0, `name`1, …, one for each axis."""
+    """Return kernel parameters called `name`0, `name`1, … with these values, one for each axis.
+
+    Args:
+        name: The common part of the parameter names.
+        values: The value for each axis, from axis 0 on.
+    """
     return {f"{name}{axis}": value for axis, value in enumerate(values)}
 
 
@@ -60,17 +70,19 @@ def merge_walks(shape: Shape, source: Sequence[int], target: Sequence[int]) -> l
 
 
 def outer_strides(name: str, shape: Shape) -> dict[str, int]:
-    """Return kernel parameters with the strides, in elements, of all axes of a dense tensor but the last.
+    """Return kernel parameters called `name`0, `name`1, … with the strides of all axes of a dense tensor but the last.
 
-    They are called `name`0, `name`1, …
+    Args:
+        name: The common part of the parameter names.
+        shape: Shape of the tensor; strides are in elements.
     """
     return numbered(name, [math.prod(shape[axis + 1 :]) for axis in range(len(shape) - 1)])
 
 
 class WindowWalk(ByAxis):
-    """Kernel parameters of a window that slides over any number of axes, channels first.
+    """Kernel parameters of a window that slides over any number of spatial axes of x, channels first.
 
-    Parameter names end with the number of the axis (see kernels/window.j2).
+    Each field holds one parameter per axis, whose name ends with the number of the axis (in_size0, in_size1, …).
     """
 
     in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
@@ -105,7 +117,7 @@ class WindowWalk(ByAxis):
 class Nests(Params):
     """Kernel parameters of the loop nest of a reduction: loops over kept axes around loops over reduced axes.
 
-    Parameter names begin with k (kept) or r (reduced), followed by the number of the loop.
+    Parameter names begin with k (kept) or r (reduced), followed by the number of the loop: k0_size, k0_stride, ….
     """
 
     k: Annotated[

@@ -23,9 +23,13 @@ INTERLEAVED_ROWS = 4
 
 
 def interleave(weights: Array) -> Array:
-    """Pack weights [N, K] into a flat array for kernels that compute four output channels at a time.
+    """Pack weights into a flat array for kernels that compute four output channels at a time.
 
-    Each block of four rows is stored as [K][4]; the remaining N % 4 rows follow one by one as [K].
+    Each block of four rows is stored as [K][4], so that the weights of four channels for one input are adjacent; the
+    remaining N % 4 rows follow one by one as [K].
+
+    Args:
+        weights: Weights, [N, K]: a row for each output channel.
     """
     whole = len(weights) // INTERLEAVED_ROWS * INTERLEAVED_ROWS
     blocks = weights[:whole].reshape(-1, INTERLEAVED_ROWS, weights.shape[1]).transpose(0, 2, 1)
@@ -40,9 +44,11 @@ INT2_RANGE = (-2, 1)
 
 
 def nibbles(first: Array, second: Array) -> Array:
-    """Pack two arrays of 4-bit weights into one uint8 array of the same shape, each weight plus 8.
+    """Pack two arrays of 4-bit weights into one uint8 array of the same shape, each weight plus 8 to make it positive.
 
-    The first one is in the lower half of a byte.
+    Args:
+        first: Weights from −8 to 7, stored in the lower half of each byte.
+        second: Weights from −8 to 7, stored in the upper half.
     """
     packed: Array = (first - INT4_RANGE[0] | (second - INT4_RANGE[0]) << 4).astype(np.uint8)
     return packed
@@ -58,10 +64,13 @@ def pack_adjacent_nibbles(rows: Array) -> Array:
 
 
 def interleave_nibbles(weights: Array) -> Array:
-    """Pack 4-bit weights [N, K] into flat bytes, each weight plus 8, two rows per byte.
+    """Pack 4-bit weights into flat bytes for kernels that compute four output channels at a time, two rows per byte.
 
-    Blocks of INTERLEAVED_ROWS rows are stored as [K][INTERLEAVED_ROWS / 2]; the remaining rows follow in pairs, each
-    pair as [K].
+    Each weight is stored plus 8. Blocks of four rows are stored as [K][2], two bytes for the four weights of an input;
+    the remaining rows follow in pairs, each pair as [K].
+
+    Args:
+        weights: Weights from −8 to 7, [N, K]: a row for each output channel.
     """
     rows = len(weights) + len(weights) % 2
     pairs = np.pad(weights, ((0, rows - len(weights)), (0, 0))).reshape(rows // 2, 2, -1)
@@ -76,10 +85,13 @@ CHANNELS_PER_NIBBLE_WORD = 8
 
 
 def pack_nibble_words(weights: Array) -> Array:
-    """Pack 4-bit weights [N, K] into flat uint32 words, each weight plus 8, from the lowest bits up.
+    """Pack 4-bit weights into flat uint32 words, eight per word, each plus 8, from the lowest bits up.
 
-    Blocks of CHANNELS_PER_NIBBLE_WORD rows are stored as [K] words, one weight of each row per word; the remaining rows
-    follow one by one, eight weights of a row per word.
+    Blocks of eight rows (CHANNELS_PER_NIBBLE_WORD) are stored as [K] words, one weight of each row per word; the
+    remaining rows follow one by one, eight weights of a row per word.
+
+    Args:
+        weights: Weights from −8 to 7, [N, K]: a row for each output channel.
     """
     whole = len(weights) // CHANNELS_PER_NIBBLE_WORD * CHANNELS_PER_NIBBLE_WORD
     blocks = weights[:whole].reshape(-1, CHANNELS_PER_NIBBLE_WORD, weights.shape[1]).transpose(0, 2, 1)
@@ -95,9 +107,12 @@ def pack_nibble_words(weights: Array) -> Array:
 
 
 def interleave_quarters(weights: Array) -> Array:
-    """Pack 2-bit weights [N, K] into flat bytes, each weight plus 2, four rows per byte.
+    """Pack 2-bit weights into flat bytes, each weight plus 2, four rows per byte.
 
-    Each block of INTERLEAVED_ROWS rows is stored as [K]. The last block is padded with zeros.
+    Each block of four rows is stored as [K] bytes. The last block is padded with zeros.
+
+    Args:
+        weights: Weights from −2 to 1, [N, K]: a row for each output channel.
     """
     rows = np.pad(weights, ((0, -len(weights) % INTERLEAVED_ROWS), (0, 0))).reshape(
         -1, INTERLEAVED_ROWS, weights.shape[1]
@@ -107,7 +122,7 @@ def interleave_quarters(weights: Array) -> Array:
 
 
 def clamp_of(node: Node) -> Range | None:
-    """Return the range, in real numbers, that the results of a node are clamped to; None without a clamp."""
+    """Return the limits, in real numbers, to which a node's operator clamps its results; None without a clamp."""
     return cast("_Clamped", node.op).clamp
 
 
@@ -116,9 +131,9 @@ class _Clamped(Protocol):
 
 
 class Requantization(Params):
-    """Kernel parameters of the requantization of integer accumulators.
+    """Kernel parameters of the requantization of integer accumulators to the quantized output.
 
-    Only some of the parameters apply if the accumulators themselves are the result.
+    If the output is the accumulators themselves, only those parameters that the accumulation needs are set.
     """
 
     x_zero_point: Annotated[Trained | None, "zero point of x, the value of padding; 0 for int16"] = None
@@ -133,14 +148,14 @@ class Requantization(Params):
 
 
 class CodeLimits(Params):
-    """Kernel parameters that limit results: the lowest and the highest quantized value of y."""
+    """Kernel parameters with the limits that quantized results are clamped to."""
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
 
     @staticmethod
     def of(limits: tuple[int, int]) -> CodeLimits:
-        """Return the parameters for `limits`, the lowest and the highest quantized value."""
+        """Return the parameters for (lowest, highest) quantized values of y."""
         low, high = limits
         return CodeLimits(low=low, high=high)
 
@@ -155,7 +170,7 @@ class CodeStore(Params):
 
     @classmethod
     def of(cls, spec: WeightedSpec) -> CodeStore:
-        """Return the parameters of a layer that is requantized."""
+        """Return the parameters of a layer whose accumulators are requantized."""
         low, high = spec.limits
         return cls(x_zero_point=spec.x.q.zero_point, low=low, high=high, requantize_offset=Wide(spec.high_word.offset))
 
@@ -195,27 +210,32 @@ class FloatStore(Options):
 
 @dataclass(frozen=True)
 class SumStore:
-    """The constants, parameters and options with which a kernel turns accumulators into stored results."""
+    """The way in which a kernel turns accumulators into stored results: constants, parameters and options.
+
+    Attributes:
+        constants: Constant operands by role: the bias, with which accumulators start, and the multiplier if results are
+            requantized.
+        params: Kernel parameters of the requantization (integers) or the clamp (floats).
+        options: Template options of how accumulators are requantized or clamped, and stored.
+        variant: Part of the C function's name: "long" for 64-bit accumulators, "" for others.
+    """
 
     constants: Mapping[str, Array]
-    """Constant operands by role: bias, and multiplier if results are requantized."""
     params: Requantization | FloatLimits
-    """Kernel parameters of the requantization (integers) or the clamp (floats)."""
     options: IntegerStore | FloatStore
-    """Template options of how accumulators are requantized or clamped, and stored."""
     variant: str = ""
-    """Part of the C function's name: "long" for 64-bit accumulators, "" for others."""
 
 
 def store_of(spec: WeightedSpec) -> SumStore:
-    """Return how a layer stores its accumulators: float sums are clamped, integer sums are requantized."""
+    """Return how a kernel turns a layer's accumulators into results: floats are clamped, integers are requantized."""
     return float_store(spec) if spec.x.quant is None else integer_store(spec)
 
 
 def integer_store(spec: WeightedSpec) -> SumStore:
-    """Return how a layer stores integer accumulators, which have 64 bits where 32 are too few.
+    """Return how a kernel turns a layer's integer accumulators into results.
 
-    Accumulators start with the folded bias. They are requantized unless the output is int32.
+    Accumulators start with the bias, into which the zero point of x is folded, and have 64 bits if 32 are too few. They
+    are requantized unless the output is int32.
     """
     acc = spec.acc
     bias = {"bias": spec.folded_bias.astype(acc.numpy)}
@@ -234,19 +254,24 @@ def integer_store(spec: WeightedSpec) -> SumStore:
 
 
 def float_store(spec: WeightedSpec) -> SumStore:
-    """Return how a layer stores float sums: with their bias, clamped."""
+    """Return how a kernel turns a layer's float accumulators, which start with the bias, into results: by a clamp."""
     high = not math.isinf(spec.float_limits[1])
     return SumStore({"bias": spec.float_bias}, float_limits(spec), FloatStore(store="clamp", high=high))
 
 
 def float_limits(spec: WeightedSpec) -> FloatLimits:
-    """Return the limits that a float layer is clamped to, as kernel parameters."""
+    """Return the kernel parameters with the limits that the results of a float layer are clamped to."""
     low, high = spec.float_limits
     return FloatLimits(low=low, high=None if math.isinf(high) else high)
 
 
 def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
-    """Return the element types of a layer whose weights are stored as the array `weights`."""
+    """Return the C element types of a layer's input, weights and output as template options.
+
+    Args:
+        spec: The layer.
+        weights: The weights as they are stored, perhaps packed into elements of another type.
+    """
     return ElementTypes(x_t=spec.x.dtype.c, w_t=DType.of(weights).c, y_t=spec.y.dtype.c)
 
 
@@ -254,17 +279,17 @@ def element_types(spec: WeightedSpec, weights: Array) -> ElementTypes:
 
 
 class HasSignature(Protocol):
-    """Protocol of a layer (a spec or a node) that knows the types of its inputs and outputs."""
+    """Protocol of a layer whose types a kernel's condition checks: a node, or the layer's specification for kernels."""
 
     @property
     def sig(self) -> Signature:
-        """Return the types of inputs and outputs."""
+        """Return the types of inputs and outputs of the layer."""
 
 
 def float_tensors(layer: HasSignature) -> bool:
     """Require a float32 input.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the first input of the layer is float32, a condition of kernels (Kernel.when).
     """
     return layer.sig.input(0).dtype is DType.FLOAT32
 
@@ -272,7 +297,7 @@ def float_tensors(layer: HasSignature) -> bool:
 def double_tensors(layer: HasSignature) -> bool:
     """Require a float64 input.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the first input of the layer is float64, a condition of kernels (Kernel.when).
     """
     return layer.sig.input(0).dtype is DType.FLOAT64
 
@@ -280,7 +305,7 @@ def double_tensors(layer: HasSignature) -> bool:
 def plain_integers(layer: HasSignature) -> bool:
     """Require an integer input without a quantization scale, whose arithmetic wraps around.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the first input of the layer has an integer type and no scale, a condition of kernels (Kernel.when).
     """
     return layer.sig.input(0).dtype.is_integer and layer.sig.input(0).quant is None
 
@@ -288,7 +313,7 @@ def plain_integers(layer: HasSignature) -> bool:
 def int8_tensors(layer: HasSignature) -> bool:
     """Require an int8 input.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the first input of the layer is int8, a condition of kernels (Kernel.when).
     """
     return layer.sig.input(0).dtype is DType.INT8
 
@@ -296,15 +321,15 @@ def int8_tensors(layer: HasSignature) -> bool:
 def int8_weights(layer: HasSignature) -> bool:
     """Require int8 weights.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the weights (input 1) of the layer are int8, a condition of kernels (Kernel.when).
     """
     return layer.sig.input(1).dtype is DType.INT8
 
 
 def uint8_example(channels: int, results: int, group: int = 1) -> str:
-    """Return an example model in ONNX's text form: a convolution whose uint8 weights have the zero point 100.
+    """Return an example model in ONNX's text form: a 3×3 convolution whose uint8 weights have the zero point 100.
 
-    The last weight does not fit int8 after the zero point is subtracted.
+    Tests of kernels use it. The last weight does not fit int8 after the zero point is subtracted.
 
     Args:
         channels: Channels of x.
@@ -326,7 +351,7 @@ def uint8_example(channels: int, results: int, group: int = 1) -> str:
 def has_int8_output(spec: WeightedSpec) -> bool:
     """Require int8 results.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the output of the layer is int8, a condition of kernels (Kernel.when).
     """
     return spec.y.dtype is DType.INT8
 
@@ -334,7 +359,7 @@ def has_int8_output(spec: WeightedSpec) -> bool:
 def has_one_group(spec: ConvSpec) -> bool:
     """Require one group of channels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the convolution has one group of channels, a condition of kernels (Kernel.when).
     """
     return spec.shape.groups == 1
 
@@ -342,7 +367,8 @@ def has_one_group(spec: ConvSpec) -> bool:
 def nine_bits(spec: WeightedSpec) -> bool:
     """Require int8 inputs, and weights that are int8 after an offset of their channel is subtracted.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a requantized layer has int8 inputs and int16 weights whose values span less than 256 in each output
+    channel, as unsigned 8-bit weights less a zero point do (nine bits). Accumulators must fit 32 bits.
     """
     if (spec.x.dtype, spec.w.dtype) != (DType.INT8, DType.INT16) or not spec.is_requantized:
         return False
@@ -353,7 +379,7 @@ def nine_bits(spec: WeightedSpec) -> bool:
 def four_bits(spec: WeightedSpec) -> bool:
     """Require weights from −8 to 7 (4 bits).
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether all weights of the layer are from −8 to 7, a condition of kernels (Kernel.when).
     """
     return bool(spec.weights.min(initial=0) >= INT4_RANGE[0] and spec.weights.max(initial=0) <= INT4_RANGE[1])
 
@@ -361,17 +387,17 @@ def four_bits(spec: WeightedSpec) -> bool:
 def two_bits(spec: WeightedSpec) -> bool:
     """Require weights from −2 to 1 (2 bits).
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether all weights of the layer are from −2 to 1, a condition of kernels (Kernel.when).
     """
     return bool(spec.weights.min(initial=0) >= INT2_RANGE[0] and spec.weights.max(initial=0) <= INT2_RANGE[1])
 
 
 def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -> Kernel:
-    """Return the 4-bit variant of an int8 kernel: two weights per byte, which are unpacked in registers.
+    """Return the 4-bit variant of an int8 kernel, which stores two weights per byte and unpacks them in registers.
 
     Args:
         kernel: A kernel of int8 weights, with `s8` in its name.
-        when: Additional conditions.
+        when: Conditions in addition to those of `kernel` and to weights of four bits.
         changes: Other fields of the kernel to replace.
     """
     return replace(
@@ -387,7 +413,7 @@ def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -
 def half_weights(spec: WeightedSpec) -> bool:
     """Require float weights that float16 represents exactly.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether float16 represents every weight of the layer exactly, a condition of kernels (Kernel.when).
     """
     return spec.has_half_weights
 
@@ -395,7 +421,7 @@ def half_weights(spec: WeightedSpec) -> bool:
 def int16_tensors(layer: HasSignature) -> bool:
     """Require an int16 input.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the first input of the layer is int16, a condition of kernels (Kernel.when).
     """
     return layer.sig.input(0).dtype is DType.INT16
 
@@ -403,6 +429,6 @@ def int16_tensors(layer: HasSignature) -> bool:
 def int16_operands(layer: HasSignature) -> bool:
     """Require that at least one of the two inputs is int16.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether one of the layer's first two inputs is int16, or both, a condition of kernels (Kernel.when).
     """
     return DType.INT16 in (layer.sig.input(0).dtype, layer.sig.input(1).dtype)

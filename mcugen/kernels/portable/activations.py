@@ -20,29 +20,33 @@ from mcugen.numerics.fixedpoint import Range, Requantizer, clamp_range, is_quant
 
 
 def dense_int8(sig: Signature) -> bool:
-    """Return whether all inputs and the output are int8 tensors of one shape."""
+    """Return whether all inputs and the output of a node are int8 tensors of one shape."""
     types = [t for t in (*sig.inputs, sig.output) if t is not None]
     return all(t.dtype is DType.INT8 and t.shape == sig.output.shape for t in types)
 
 
 @dataclass(frozen=True)
 class RowsOfInt8:
-    """The operands of an elementwise function of two int8 tensors, as rows of adjacent elements."""
+    """The operands of an elementwise function of two int8 tensors, seen as rows of adjacent elements.
+
+    Attributes:
+        x0: Index (0 or 1) of the node's input that has all rows; the kernel's operand x0.
+        x1: Index of the other input, which has as many rows, or a single row that is used for all rows of x0.
+        rows: Rows of x0; 1 if both tensors have the same shape.
+        columns: Number of elements of a row.
+    """
 
     x0: int
-    """Index (0 or 1) of the node's input that has all rows; the kernel's operand x0."""
     x1: int
-    """Index of the other input, which has as many rows, or a single row that is used for all rows of x0."""
     rows: int
-    """Rows of x0; 1 if both tensors have the same shape."""
     columns: int
-    """Number of elements of a row."""
 
     @staticmethod
     def of(sig: Signature) -> RowsOfInt8 | None:
-        """Return the rows of a node's two inputs.
+        """Return how the two inputs of a node with this signature can be seen as rows.
 
-        The result is None for other types or broadcasting, or if rows are shorter than a word.
+        The result is None for types other than int8, for other kinds of broadcasting, or if rows are shorter than a
+        word.
         """
         types, y = (sig.input(0), sig.input(1)), sig.output
         if not all(t.dtype is DType.INT8 for t in (*types, y)):
@@ -57,12 +61,21 @@ class RowsOfInt8:
         return RowsOfInt8(first, 1 - first, *dims)
 
     def operands(self, node: Node, builder: Builder) -> dict[str, Buffer]:
-        """Return the kernel's operands by role."""
+        """Return the kernel's operands x0, x1 and y as buffers, by role.
+
+        Args:
+            node: Node to lower.
+            builder: Builder that knows the buffers of values.
+        """
         read = {"x0": node.input(self.x0), "x1": node.input(self.x1)}
         return {role: builder.buffer(value) for role, value in (read | {"y": node.output}).items()}
 
     def overlaps(self, node: Node) -> list[Overlap]:
-        """Return how far the output may overlap inputs, which are read from the first to the last element."""
+        """Return how far the output may overlap the inputs in memory, for the memory planner.
+
+        All operands are processed from the first to the last element; a single row that is used again may not be
+        overwritten.
+        """
         y, order = node.output.type, Traversal.forward(node.output.type.count)
         dense = {"x0": self.x0} | ({"x1": self.x1} if self.rows == 1 else {})
         return [allowed for role, i in dense.items() for allowed in overlap(node.input(i).type, y, order, into=role)]
@@ -72,75 +85,86 @@ class RowsOfInt8:
 
 
 class WeightedSum(Protocol):
-    """A sum of two quantized tensors in fixed point.
+    """Protocol of the sum of two quantized tensors in fixed point, as integers.
 
-    q = (x · factors[0] + y · factors[1] + offset) >> shift.
+    q = (x0 · factors[0] + x1 · factors[1] + offset) >> shift, for the quantized values x0 and x1 of the inputs.
     """
 
     @property
     def factors(self) -> tuple[int, int]:
-        """Return the integer factors of x and y."""
+        """Return the integer factors of the first and the second input."""
 
     @property
     def offset(self) -> int:
-        """Return the zero points plus one half, at the scale of the sum."""
+        """Return the zero points and the rounding term one half, at the scale of the sum before the shift."""
 
     @property
     def shift(self) -> int:
-        """Return the fraction bits of the sum, which are shifted out."""
+        """Return the number of fraction bits of the sum, by which it is shifted right."""
 
 
 @dataclass(frozen=True, eq=False)
 class BinarySpec:
-    """An elementwise function of two quantized tensors, as its kernels see it."""
+    """An elementwise function of two quantized tensors, such as Add or Mul, as its kernels see it.
+
+    Attributes:
+        function: Name of the ONNX operator, such as Add.
+        x0: Type of the first operand.
+        x1: Type of the second operand.
+        y: Type of the output.
+        clamp: Range that results are clamped to, in real numbers; None without a clamp.
+        fixed_sum: The sum or difference in fixed point; None for other functions, or if 32 bits are too few.
+        product: Requantization of the product of the two inputs, for multiplications; None for other functions.
+        largest_product: Upper bound of the magnitude of a product of two elements (less their zero points), before the
+            requantization.
+    """
 
     function: str
-    """Name of the ONNX operator, such as Add."""
     x0: TensorType
-    """Type of the first operand."""
     x1: TensorType
-    """Type of the second operand."""
     y: TensorType
-    """Type of the output."""
     clamp: Range | None
-    """Range that results are clamped to, in real numbers; None without a clamp."""
     fixed_sum: WeightedSum | None = None
-    """The sum or difference in fixed point; None for other functions, or if 32 bits are too few."""
     product: Requantizer | None = None
-    """Requantization of the product of the two inputs, for multiplications; None for other functions."""
     largest_product: int = 0
-    """Upper bound of the magnitude of a product of two elements (less their zero points), before the requantization."""
 
     @cached_property
     def limits(self) -> tuple[int, int]:
-        """Return the lowest and the highest quantized value of y."""
+        """Return the lowest and the highest quantized value that y can have, by its type and the clamp."""
         return clamp_range(self.clamp, self.y.q, self.y.dtype)
 
     def are(self, dtype: DType) -> bool:
-        """Return whether both operands and y are quantized, have element type `dtype`, and have one shape."""
+        """Return whether both operands and y are quantized with element type `dtype`, and have one shape."""
         types = (self.x0, self.x1, self.y)
         return all(is_quantized(t) and t.dtype is dtype and t.shape == self.y.shape for t in types)
 
 
 @dataclass(frozen=True, eq=False)
 class CurveSpec:
-    """A function of one tensor that is looked up in a table."""
+    """A function of one quantized tensor that is looked up in a table, such as sigmoid, as its kernels see it.
+
+    Attributes:
+        function: Name of the function, such as sigmoid.
+        x: Type of the input.
+        y: Type of the output.
+        is_constant: Whether the lookup table is a constant of the program.
+    """
 
     function: str
-    """Name of the function, such as sigmoid."""
     x: TensorType
-    """Type of the input."""
     y: TensorType
-    """Type of the output."""
     is_constant: bool
-    """Whether the lookup table is a constant of the program."""
 
 
 # ----------------------------------------------------------------------------------- sums of int8 tensors
 
 
 class SumParams(Params):
-    """Kernel parameters of y = clamp((x0 · m0 + x1 · m1 + offset) >> shift), with m below 2^23 and sums below 2^31."""
+    """Kernel parameters of an int8 sum in fixed point: factors, offset, shift and limits.
+
+    y = clamp((x0 · x0_multiplier + x1 · x1_multiplier + requantize_offset) >> shift), with multipliers below 2^23 and
+    sums below 2^31.
+    """
 
     count: Annotated[int, "elements; of a row, if x1 is a single row"]
     rows: Annotated[int | None, "rows of x0, if x1 is a single row that is added to each"] = None
@@ -221,7 +245,7 @@ def emit_sum(node: Node, builder: Builder, factors: tuple[int, int], offset: int
 
 
 class SaturatingSumParams(Params):
-    """Kernel parameter with the number of elements of a saturating sum y = saturate(x0 + x1)."""
+    """Kernel parameter of a saturating sum of int16 tensors, saturate(x0 + x1): the number of elements."""
 
     count: Annotated[int, "elements"]
 
@@ -255,10 +279,10 @@ def emit_saturating_sum(node: Node, builder: Builder, sum_of: WeightedSum) -> bo
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        sum_of: The weighted sum to compute.
+        sum_of: The sum that the node computes, in fixed point.
 
     Returns:
-        Whether an instruction was emitted; False if `sum_of` is not a plain sum x0 + x1, or no kernel fits.
+        Whether an instruction was emitted; False if the factors of `sum_of` are not 1, or no kernel fits.
     """
     kernel, one, y = ADD_S16, 1 << sum_of.shift, node.output.type
     fits = kernel.runs_on(builder.features) and not builder.any_size
@@ -281,7 +305,10 @@ def emit_saturating_sum(node: Node, builder: Builder, sum_of: WeightedSum) -> bo
 
 
 class ProductParams(Params):
-    """Kernel parameters of y = saturate(zero_y + (x0 - zero0) · (x1 - zero1) · multiplier / 2^32), rounded half up."""
+    """Kernel parameters of the elementwise product of int8 tensors: sizes, zero points and multiplier.
+
+    y = saturate(y_zero_point + (x0 − x0_zero_point) · (x1 − x1_zero_point) · multiplier / 2^32), rounded half up.
+    """
 
     rows: Annotated[int, "rows of x0"]
     columns: Annotated[int, "elements of a row, and of x1"]
@@ -320,7 +347,7 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        spec: The product.
+        spec: The types of the product and its requantization.
 
     Returns:
         Whether an instruction was emitted; False if no kernel fits.
@@ -348,7 +375,10 @@ def emit_product(node: Node, builder: Builder, spec: BinarySpec) -> bool:
 
 
 class PReluParams(Params):
-    """Kernel parameters of PRelu: y = saturate((d * (slope if d < 0 else factor) + start) >> bits) for d = x - zero."""
+    """Kernel parameters of PRelu on int8: sizes, zero point, multiplier and rounding.
+
+    y = saturate((d · (slope if d < 0 else multiplier) + requantize_offset) >> fraction_bits), for d = x − x_zero_point.
+    """
 
     pixels: Annotated[int, "pixels"]
     channels: Annotated[int, "adjacent channels of a pixel"]
@@ -388,9 +418,10 @@ about a hundred elements."""
 
 
 def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int) -> bool:
-    """Emit PRelu of an int8 tensor by tables: y = saturate((d · (slope if d < 0 else factor) + start) >> bits).
+    """Emit PRelu of an int8 tensor by a lookup table for each channel, if the slopes are constants by channel.
 
-    Here d is x less its zero point.
+    y = saturate((d · (slope if d < 0 else factor) + start) >> bits), where d is x less its zero point, and slope is the
+    channel's slope times factor (input 1).
 
     Args:
         node: Node to lower.
@@ -400,8 +431,8 @@ def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int)
         bits: Fraction bits.
 
     Returns:
-        Whether an instruction was emitted; False if slopes are not per channel, or tables cost more time or RAM than
-        they save.
+        Whether an instruction was emitted; False if slopes are not constants by channel, or tables cost more time or
+        RAM than they save.
     """
     x, slopes, y = node.input(0).type, node.input(1).type, node.output.type
     pixels, channels = y.count // y.shape[-1], y.shape[-1]

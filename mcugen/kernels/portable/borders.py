@@ -19,7 +19,7 @@ _EXAMPLE = """<ir_version: 10, opset_import: ["": 21]>
 
 
 class QuantizedTensorParams(Params):
-    """Size, scale and zero point of a quantized tensor."""
+    """Kernel parameters of QuantizeLinear and DequantizeLinear: size, scale and zero point of the quantized tensor."""
 
     count: Annotated[int, "elements"]
     scale: Annotated[float, "scale of quantized values"]
@@ -27,7 +27,7 @@ class QuantizedTensorParams(Params):
 
 
 class InverseScale(Params):
-    """The reciprocal of the scale as a sum of two floats, for exact rounding."""
+    """Kernel parameters with the reciprocal of a scale as a sum of two floats, so that rounding is exact."""
 
     inverse_scale: Annotated[float, "1 / scale, rounded down"]
     inverse_scale_remainder: Annotated[float, "1 / scale - inverse_scale"]
@@ -56,7 +56,7 @@ DEQUANTIZE_S8 = Kernel(
 
 
 def emit_quantization(node: Node, builder: Builder, codes: TensorType) -> bool:
-    """Emit a quantization of floats to int8, or a dequantization.
+    """Emit a quantization of floats to int8 (QuantizeLinear), or a dequantization of int8 to floats.
 
     Args:
         node: Node to lower.

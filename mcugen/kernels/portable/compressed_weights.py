@@ -41,7 +41,7 @@ READ_AHEAD = 4
 
 
 def zigzag(codes: Array) -> Array:
-    """Map int8 values 0, -1, 1, -2, … to the numbers 0, 1, 2, 3, …, for a Rice code."""
+    """Map int8 values 0, -1, 1, -2, … to the numbers 0, 1, 2, 3, …, so that small magnitudes have short Rice codes."""
     wide = codes.astype(np.int64)
     numbers: Array = np.where(wide < 0, -2 * wide - 1, 2 * wide)
     return numbers
@@ -51,7 +51,7 @@ def code_lengths(numbers: Array, remainder: int) -> Array:
     """Return the length, in bits, of the Rice code of each number.
 
     Args:
-        numbers: Zigzag numbers (zigzag).
+        numbers: Numbers from 0 to 255 (zigzag).
         remainder: Number of remainder bits, the code's parameter.
     """
     prefixes = numbers >> remainder
@@ -78,14 +78,14 @@ def choose_remainder_bits(codes: Array) -> tuple[int, int]:
 
 
 def encode(codes: Array, remainder: int) -> Array:
-    """Encode int8 values by a Rice code.
+    """Encode int8 values by a Rice code as a string of bits.
 
-    A number with the upper bits n becomes n zeros, a 1, and its `remainder` lower bits; if n is 16 or more, it becomes
-    16 zeros and the 8 bits of the number.
+    A zigzag number with the upper bits n becomes n zeros, a 1, and its `remainder` lower bits; if n is 16 or more, it
+    becomes 16 zeros and the 8 bits of the number.
 
     Args:
         codes: The values, int8 of any shape.
-        remainder: Remainder bits, the code's parameter.
+        remainder: Number of remainder bits, the code's parameter.
 
     Returns:
         uint8: the bits of all numbers, highest bit first, followed by READ_AHEAD zero bytes.
@@ -105,7 +105,7 @@ def encode(codes: Array, remainder: int) -> Array:
 def has_int8_weights(spec: ConvSpec) -> bool:
     """Require int8 weights, and quantized activations.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer has a quantized input, and all its integer weights are in the range of int8.
     """
     low, high = DType.INT8.limits
     in_range = spec.rows.min(initial=0) >= low and spec.rows.max(initial=0) <= high
@@ -115,13 +115,13 @@ def has_int8_weights(spec: ConvSpec) -> bool:
 def is_compressible(spec: ConvSpec) -> bool:
     """Require that a Rice code takes fewer than seven bits per weight.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the best Rice code of the layer's weights takes fewer than seven bits per weight.
     """
     return choose_remainder_bits(spec.rows)[1] < 7 * spec.rows.size
 
 
 class CodedRow(Params):
-    """Kernel parameters of a dense layer of one output row: sizes, and remainder bits of the weights' Rice code."""
+    """Kernel parameters of a fully connected layer with one row and Rice-coded weights: sizes, code parameter."""
 
     depth: Annotated[int, "elements of x"]
     out_channels: Annotated[int, "elements of y"]
@@ -129,14 +129,17 @@ class CodedRow(Params):
 
 
 class RiceOptions(Options):
-    """Template options of a dense layer with compressed weights: escape prefix of the Rice code, and output type."""
+    """Template options of a dense layer with Rice-coded weights: escape prefix of the code, and output type."""
 
     max_prefix: Annotated[int, "zeros of the escape prefix, after which a number has 8 plain bits"]
     y_t: Annotated[str, "C type of the output"]
 
 
 def emit_coded(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer whose weights are decoded channel by channel as they are multiplied."""
+    """Return the call of a dense layer whose Rice-coded weights are decoded as they are multiplied.
+
+    Weights are stored channel by channel.
+    """
     remainder, _ = choose_remainder_bits(spec.rows)
     row = CodedRow(depth=spec.depth, out_channels=spec.channels, remainder_bits=remainder)
     order = windows(spec.shape, in_turn(1, 1), last=1)
@@ -150,7 +153,7 @@ def emit_coded(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_coded_bits(spec: ConvSpec) -> int:
-    """Return the number of bits of the encoded weights, for the cost model."""
+    """Return the total number of bits of the layer's Rice-coded weights, a term of the cost model."""
     return choose_remainder_bits(spec.rows)[1]
 
 
@@ -178,7 +181,7 @@ COMPRESSED_DENSE: tuple[Kernel, ...] = (
 
 
 class CodedWeights(Params):
-    """Kernel parameters of a compressed constant: sizes of its rows of equal length, and remainder bits of its code."""
+    """Kernel parameters of the decompression of a Rice-coded constant: rows of equal length, code parameter."""
 
     rows: Annotated[int, "rows of y"]
     words_before: Annotated[int | None, "words of a row before the compressed ones"] = None
@@ -226,14 +229,17 @@ DECODE = Kernel(
 
 @dataclass(frozen=True)
 class CompressedConstant:
-    """A constant that is compressed by a Rice code, except for some words that stay plain."""
+    """A constant of a layer that is compressed by a Rice code, except for some words that stay plain.
+
+    Attributes:
+        coded: The Rice-coded part of the constant, uint8.
+        plain: Words at both ends of each row that are not coded, int32 [rows, words]; None if all is coded.
+        params: Kernel parameters of the decompression.
+    """
 
     coded: Array
-    """The Rice-encoded part of the constant, uint8."""
     plain: Array | None
-    """Words at both ends of each row that are not encoded, int32 [rows, words]; None if all is encoded."""
     params: CodedWeights
-    """Kernel parameters of the decoder."""
 
     @property
     def nbytes(self) -> int:
@@ -241,11 +247,11 @@ class CompressedConstant:
         return self.coded.nbytes + (0 if self.plain is None else self.plain.nbytes)
 
     def call(self, held: Buffer, coded: Buffer, plain: Buffer | None) -> Call:
-        """Return the instruction that decompresses the constant.
+        """Return the kernel call that decompresses the constant into the arena before the layer runs.
 
         Args:
             held: Buffer of the decompressed constant, which the layer reads.
-            coded: Buffer of the encoded part.
+            coded: Buffer of the coded part.
             plain: Buffer of the plain part, if any.
         """
         operands = {"x": coded, **({} if plain is None else {"plain": plain}), "y": held}
@@ -255,7 +261,7 @@ class CompressedConstant:
 
 
 def compress_constant(weights: Array) -> CompressedConstant | None:
-    """Compress a constant by a Rice code.
+    """Compress a constant of a layer, such as packed weights, by a Rice code.
 
     Each word of an int32 constant is encoded as four int8 numbers. Words at both ends of all rows, such as biases, stay
     plain if that takes fewer bits.
@@ -291,10 +297,10 @@ def compress_constant(weights: Array) -> CompressedConstant | None:
 
 
 def split_base_256(words: Array) -> Array:
-    """Split int32 [...] into base-256 digits, int8 [..., 4], the lowest first, each from -128 to 127.
+    """Split int32 words [...] into signed base-256 digits, int8 [..., 4], the lowest first, each from -128 to 127.
 
-    The digits always add up to the word. Signed digits equal, or are near, the weights that a kernel has packed into
-    the word as a sum, such as 256 · odd + even, so that their code is short.
+    The word is Σ digit · 256^position, modulo 2^32. Signed digits equal, or are near, the weights that a kernel has
+    packed into the word as a sum, such as 256 · odd + even, so that their Rice code is short.
     """
     remainder, digits = words.astype(np.int64), list[Array]()
     for _ in range(4):

@@ -45,44 +45,52 @@ of the multiplier then fit 32 bits, carries included."""
 
 @dataclass(frozen=True)
 class ConvAxis:
-    """One spatial axis of a convolution."""
+    """Geometry of a convolution along one spatial axis.
+
+    A position along the axis is a row of the image (vertical axis) or a pixel of a row (horizontal axis).
+
+    Attributes:
+        size: Size of the input along the axis, in positions.
+        out: Size of the output along the axis, in positions.
+        pad: Number of positions of padding before the input.
+        step: Distance in elements between adjacent positions of the input in memory.
+        out_step: Distance in elements between adjacent positions of the output in memory.
+        taps: Number of taps of the window along the axis.
+        stride: Stride of the window along the axis, in positions.
+        dilation: Positions from tap to tap; 1 means adjacent.
+    """
 
     size: int
-    """Size of the input along the axis, in positions (rows or pixels)."""
     out: int
-    """Size of the output along the axis, in positions."""
     pad: int
-    """Number of positions of padding before the input."""
     step: int
-    """Elements from position to position of the input."""
     out_step: int
-    """Elements from position to position of the output."""
     taps: int
-    """Number of taps of the window along the axis."""
     stride: int
-    """Stride of the window along the axis, in positions."""
     dilation: int
-    """Positions from tap to tap; 1 means adjacent."""
 
     @property
     def extent(self) -> int:
-        """Return the number of positions from the first to the last tap of all windows together, with padding."""
+        """Return the number of positions from the first tap of all windows to the last one, padding included."""
         return (self.out - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
 @dataclass(frozen=True)
 class Strips:
-    """A tiling of a depthwise convolution into strips, each a few lines of the image with all their points.
+    """A tiling of a 3×3 depthwise convolution into strips, each a few adjacent lines of the image.
 
-    Lines are rows and points are the pixels of a row, or lines are columns and points the pixels of a column.
+    Lines are rows and points are the pixels of a row, or lines are columns and points the pixels of a column. A kernel
+    copies a strip of a few channels to a strip buffer in scratch memory, and computes one or two output lines from it.
+
+    Attributes:
+        lines: Spatial axis along which the strips follow each other: vertical if lines are rows.
+        points: The other spatial axis, along which each strip covers the whole image.
+        columns: Whether lines are columns of the image, so that points run along its height.
     """
 
     lines: ConvAxis
-    """Spatial axis (of rows or columns) along which successive strips follow each other."""
     points: ConvAxis
-    """Spatial axis that each strip covers as a whole."""
     columns: bool
-    """Whether lines are columns of the image, so that points run along its height."""
 
     @property
     def stride(self) -> int:
@@ -90,7 +98,7 @@ class Strips:
         return self.lines.stride
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel of this tiling, for 3×3 windows.
+        """Estimate the instructions per channel and image of a layer with this tiling, for 3×3 windows.
 
         The kernel computes blocks of two points of two lines, or of one line with stride 2 or for an odd last line.
         """
@@ -100,24 +108,27 @@ class Strips:
         return pairs * (25 + 46 * blocks) + odd * (25 + 26 * blocks) + (pairs + odd) * gathering
 
     @property
-    def strip(self) -> int:
-        """Return the size of the strip buffer in 32-bit words.
+    def strip_words(self) -> int:
+        """Return the size of the scratch buffer for a strip of four channels, in 32-bit words.
 
-        With stride 2 it includes the words over which the buffer slides.
+        With stride 2 it includes the words over which the strip advances in the buffer.
         """
         return 10 * self.points.extent if self.stride == 1 else 8 * self.points.extent + self.lines.out
 
     def may_overwrite_input(self) -> bool:
-        """Return whether y may overwrite x: no output of a strip is stored over an input that a later strip reads."""
+        """Return whether y may occupy the memory of x.
+
+        This is so if no output of a strip is stored over an input that a later strip reads.
+        """
         return may_overwrite_input_of(self, 2 // self.stride, 4, 2)
 
 
 def may_overwrite_input_of(tiling: Strips, at_once: int, window: int, step: int) -> bool:
-    """Return whether y may overwrite x: no output is stored over an input that is still to be read.
+    """Return whether y may occupy the memory of x: no output is stored over an input that is still to be read.
 
     Args:
         tiling: How the layer is cut into strips.
-        at_once: Output lines of a strip.
+        at_once: Output lines that are computed from a strip.
         window: Input lines that the first strip reads, padding included.
         step: Additional input lines that each later strip reads.
     """
@@ -131,7 +142,7 @@ def may_overwrite_input_of(tiling: Strips, at_once: int, window: int, step: int)
 
 
 def axes(shape: ConvShape) -> tuple[ConvAxis, ConvAxis]:
-    """Return the axes (height, width) of a convolution."""
+    """Return the geometry of a convolution along its two spatial axes, (vertical, horizontal)."""
     s, row, out_row = shape, shape.in_width * shape.pixel, shape.out_width * shape.pixel
     return (
         ConvAxis(
@@ -149,10 +160,10 @@ are divided between two cores: the strip buffers of both cores are then small.""
 
 
 def choose_strips(shape: ConvShape) -> Strips:
-    """Choose lines to be rows or columns: return the faster tiling with at least two output points per line.
+    """Choose whether strips consist of rows or of columns of the image: return the tiling with fewer instructions.
 
-    If the layer covers only some channels of a pixel, return the tiling of the shortest strips that is at most
-    MAX_SHARD_SLOWDOWN times slower.
+    Output lines have at least two points. If the layer covers only some channels of a pixel, the result is the tiling
+    of the shortest strips that is at most MAX_SHARD_SLOWDOWN times slower.
     """
     tilings = _ways_to_cut(shape)
     fastest = min(tilings, key=Strips.instructions)
@@ -171,7 +182,10 @@ def _ways_to_cut(shape: ConvShape) -> list[Strips]:
 
 
 def shard_slowdown(spec: ConvSpec) -> float:
-    """Return the instructions of the chosen tiling relative to the faster tiling, a factor of the cost model."""
+    """Return the instructions of the tiling that choose_strips returns, divided by those of the fastest tiling.
+
+    The ratio exceeds 1 only for a layer that covers some channels of a pixel; the cost model multiplies by it.
+    """
     tilings = _ways_to_cut(spec.shape)
     return choose_strips(spec.shape).instructions() / min(tiling.instructions() for tiling in tilings)
 
@@ -182,7 +196,7 @@ def shard_slowdown(spec: ConvSpec) -> float:
 def is_3x3(spec: ConvSpec) -> bool:
     """Require 3 x 3 windows without dilation, and padding below 3.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the convolution has 3×3 windows, no dilation, and at most two rows and pixels of padding before x.
     """
     shape = spec.shape
     return (
@@ -195,7 +209,7 @@ def is_3x3(spec: ConvSpec) -> bool:
 def stride_one_or_two(spec: ConvSpec) -> bool:
     """Require the same stride of 1 or 2 along both axes, and more than one output pixel.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether both strides of the convolution are 1, or both are 2, and y has more than one row or column.
     """
     shape = spec.shape
     return shape.stride_height == shape.stride_width < 3 and max(shape.out_height, shape.out_width) > 1
@@ -204,7 +218,7 @@ def stride_one_or_two(spec: ConvSpec) -> bool:
 def has_four_channels(spec: ConvSpec) -> bool:
     """Require four channels or more.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether pixels of the input have four channels or more, a condition of kernels (Kernel.when).
     """
     return spec.shape.in_channels >= WORD
 
@@ -212,8 +226,8 @@ def has_four_channels(spec: ConvSpec) -> bool:
 def fits_scaled_high_word(spec: ConvSpec) -> bool:
     """Require results in the high word of a 64-bit product, with weights times a power of two that fit 16 bits.
 
-    Return whether results are in the high word of a 64-bit product, with weights times a power of two. The scaled
-    weights must fit 16 bits, and the accumulators 32 bits.
+    Return whether a kernel can requantize by taking the high word of accumulator · multiplier, after weights and biases
+    are multiplied by a power of two. The scaled weights must fit 16 bits, and the accumulators 32 bits.
     """
     shift = _scaled(spec)
     if shift is None:
@@ -225,7 +239,8 @@ def fits_scaled_high_word(spec: ConvSpec) -> bool:
 def fits_high_word(spec: ConvSpec) -> bool:
     """Require 32-bit accumulators, and results from the high word of a 64-bit product.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a kernel can requantize by the high word of accumulator · multiplier: after weights and biases are
+    multiplied by a power of two (fits_scaled_high_word), or with a right shift of the high word.
     """
     if not _is_short(spec):
         return False
@@ -242,11 +257,12 @@ def _is_short(spec: ConvSpec) -> bool:
 def high_word_offset(spec: ConvSpec, lowest: int = 0) -> int:
     """Return the offset that a kernel adds to the high word of a 64-bit product, before it shifts the sum right.
 
-    This is the zero point, scaled for the right shift, plus one half unless there is no shift.
+    The offset is the zero point of y at the scale of the high word, plus one half (the rounding term) if there is a
+    shift.
 
     Args:
         spec: The layer.
-        lowest: A lower limit that the kernel adds last, and that is subtracted here.
+        lowest: A lower limit that the kernel adds last, and that is therefore subtracted here.
     """
     zero = spec.y.q.zero_point - lowest
     more = max(spec.high_word.shift - 32, 0)
@@ -254,7 +270,10 @@ def high_word_offset(spec: ConvSpec, lowest: int = 0) -> int:
 
 
 def biases_and_multipliers(spec: ConvSpec, site: Site) -> Buffer:
-    """Return the constant operand `table`: bias and multiplier of each channel, int32 [channels, 2]."""
+    """Return the constant operand `table` of depthwise kernels: bias and multiplier by channel, int32 [channels, 2].
+
+    The zero point of x is folded into the biases.
+    """
     return site.const("table", np.stack([spec.folded_bias.astype(np.int32), spec.multipliers], 1))
 
 
@@ -273,7 +292,7 @@ def _scaled(spec: ConvSpec) -> int | None:
 def has_int8_results(spec: ConvSpec) -> bool:
     """Require int8 results.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the output of the layer is int8, a condition of kernels (Kernel.when).
     """
     return spec.y.dtype is DType.INT8
 
@@ -282,9 +301,9 @@ def has_int8_results(spec: ConvSpec) -> bool:
 
 
 class StripWalk(Params):
-    """Kernel parameters of a tiling into strips.
+    """Kernel parameters of a tiling into strips of adjacent lines: sizes and strides of x and y.
 
-    Lines are rows of the image and points are the pixels of a row, or lines are columns and points the pixels of a
+    Lines are rows of the image and points are the pixels of a row, or lines are columns and points are the pixels of a
     column.
     """
 
@@ -307,7 +326,7 @@ class StripWalk(Params):
 
 
 class UpperWordParams(Params):
-    """Kernel parameters of the requantization from the upper word of a product: offset, then right shift."""
+    """Kernel parameters that requantize by the upper word of accumulator · multiplier: offset, then right shift."""
 
     upper_word_offset: Annotated[
         Trained,
@@ -336,20 +355,23 @@ class StrideOptions(Options):
 
 
 class GainOption(Options):
-    """Template option of kernels that read weights as int8 or 4-bit values: the left shift of weights at run time."""
+    """Template option of strip kernels that unpack weights at run time: the left shift of weights."""
 
     gain: Annotated[int, "left shift of weights, so that the high word of a product is the result"]
 
 
 class ThreePixelOptions(Options):
-    """Template options of kernels that compute three pixels of a row together."""
+    """Template options of depthwise 3×3 kernels that compute three pixels of a row together."""
 
     has_short_sums: Annotated[bool, "whether accumulators are so small that products of 32 bits requantize them"]
     bits: Annotated[int, "bits of a packed weight: 8, or 10 if some weights do not fit a byte"]
 
 
 class TapOptions(Options):
-    """Template options of strip kernels for windows of any size: C types, requantization, and loops over the window."""
+    """Template options of strip kernels for windows of any size: C types, requantization, and loops over the window.
+
+    A strip consists of a few adjacent lines (rows or columns) of the image; points are the pixels of a line.
+    """
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -394,11 +416,15 @@ class LaneOptions(Options):
 
 
 def pair_taps(taps: Array, stride: int) -> Array:
-    """Return 3×3 taps [channels, line, point] in pairs, [channels, 5, 2], as the strip kernels multiply them.
+    """Return 3×3 filters as pairs of taps, [channels, 5, 2], in the order in which SMLAD multiplies two taps at a time.
 
     The first three pairs are taps of two lines for points 0, 1 and 2; the others are taps of the third line for points
-    (0, 1) and (2, none). The two lines are 0 and 2, and the third is 1; with stride 2, where the pair of lines that
-    follows is the next pair of the image, they are 0 and 1, and the third is 2.
+    (0, 1) and (2, none). With stride 1, the two lines are 0 and 2, and the third is 1; with stride 2, they are 0 and 1,
+    and the third is 2, since then the next pair of lines begins the next window.
+
+    Args:
+        taps: Weights, [channels, line, point]; lines are rows or columns of the filter.
+        stride: Stride of the windows, 1 or 2.
     """
     last, alone = (2, 1) if stride == 1 else (1, 2)
     outer = np.stack([taps[:, 0], taps[:, last]], -1)
@@ -407,12 +433,12 @@ def pair_taps(taps: Array, stride: int) -> Array:
 
 
 def pack_pairs(pairs: Array, bias: Array, multiplier: Array) -> Array:
-    """Pack paired 16-bit taps as int32 [channels, 7]: one word per pair, the bias, the multiplier.
+    """Pack a channel's taps, bias and multiplier in reading order of the strip kernel, as int32 [channels, 7].
 
         pair 0 | pair 1 | pair 2 | pair 3 | pair 4 | bias | multiplier      (first tap of a pair in the lower half)
 
     Args:
-        pairs: Taps in pairs, [channels, 5, 2] (pair_taps).
+        pairs: 16-bit taps in pairs, [channels, 5, 2] (pair_taps).
         bias: Biases by channel.
         multiplier: Requantization multipliers by channel.
     """
@@ -426,7 +452,7 @@ def _constants(bias: Array, multiplier: Array) -> Array:
 
 
 def emit_strips(spec: ConvSpec, site: Site) -> Call:
-    """Emit a 3×3 depthwise convolution on strips.
+    """Return the call of a kernel that computes a 3×3 depthwise convolution on strips of adjacent lines.
 
     Loops: images, blocks of four channels, strips of two output lines (stride 2: one), channels, pairs of points.
     Weights, bias and multiplier of a channel are adjacent (pack_pairs); kernels with a GainOption read int8 or 4-bit
@@ -437,7 +463,7 @@ def emit_strips(spec: ConvSpec, site: Site) -> Call:
     taps = spec.weights.reshape(-1, 3, 3).astype(np.int64)
     turned = taps.transpose(0, 2, 1) if tiling.columns else taps
     bias, pairs = spec.folded_bias << scale, pair_taps(turned, tiling.stride)
-    strip = site.scratch("strip", DType.INT32, tiling.strip)
+    strip = site.scratch("strip", DType.INT32, tiling.strip_words)
     if GainOption in site.kernel.options:
         in_bytes = pairs.reshape(-1, 10)[:, :9].astype(np.int8)  # The tenth element is padding.
         stored = nibbles(pairs[..., 0], pairs[..., 1]) if four_bits in site.kernel.when else in_bytes
@@ -470,14 +496,17 @@ def _gathered(spec: ConvSpec) -> Gathered:
 
 
 def count_strips(spec: ConvSpec) -> int:
-    """Count strips of four channels, for the cost model: each strip has a fixed cost."""
+    """Count the strips of four channels that a depthwise 3×3 layer is cut into, a term of the cost model.
+
+    Each strip has a fixed cost.
+    """
     shape = spec.shape
     tiling = choose_strips(shape)
     return shape.batch * -(-shape.in_channels // WORD) * -(-tiling.lines.out * tiling.stride // 2)
 
 
 def stride_variant(spec: ConvSpec) -> str:
-    """Return the kernel's variant in the cost table, "stride1" or "stride2".
+    """Return the kernel's variant in the cost table, "stride1" or "stride2", after the stride of the windows.
 
     Strips have two output lines with stride 1 and one with stride 2.
     """
@@ -485,11 +514,11 @@ def stride_variant(spec: ConvSpec) -> str:
 
 
 def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
-    """Return the kernel parameters of a tiling into strips.
+    """Return the kernel parameters of a tiling into strips of adjacent lines.
 
     Args:
         spec: The layer.
-        shape: Geometry of the convolution.
+        shape: Geometry of the convolution, perhaps with merged axes.
         tiling: How the layer is cut into strips.
     """
     lines, points = tiling.lines, tiling.points
@@ -515,124 +544,155 @@ def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
 
 @dataclass(frozen=True)
 class TapStrips(Strips):
-    """A tiling into strips for windows of any size; the kernel loads input lines in pairs, two taps per product."""
+    """A tiling of a depthwise convolution with any window into strips of adjacent lines, as for 3×3 windows (Strips).
+
+    The kernel widens the input lines of a strip to 16 bits in pairs, so that SMLAD multiplies two taps at a time.
+
+    Attributes:
+        is_folded: Whether a single row is folded in two: lines are adjacent pixels of the row, and points are pairs of
+            pixels.
+    """
 
     is_folded: bool = False
-    """Whether a single row is folded in two: lines are adjacent pixels of the row, and points are pairs of pixels."""
 
     @property
-    def afresh(self) -> bool:
-        """Return whether each strip loads all its input lines, since successive strips share none.
-
-        Lines are loaded in pairs; strips share a pair or nothing.
-        """
+    def reloads_lines(self) -> bool:
+        """Return whether each strip loads all its input lines, because successive strips share no pairs of lines."""
         return self.lines.stride > 2 or (self.lines.taps > 1 and self.lines.dilation > 1)
 
     @property
-    def at_once(self) -> int:
-        """Return the number of output lines that a strip computes."""
+    def lines_per_strip(self) -> int:
+        """Return the number of output lines that are computed from a strip: 1 or 2."""
         is_wide = self.lines.stride == 2 and (self.is_folded or self.tap_pairs > 6)
-        return 1 if self.afresh or is_wide or self.lines.out == 1 else 2
+        return 1 if self.reloads_lines or is_wide or self.lines.out == 1 else 2
 
     @property
-    def together(self) -> int:
-        """Return the number of output points that the inner loop computes together.
+    def points_per_pass(self) -> int:
+        """Return the number of output points of a line, 1 or 2, that a pass of the inner loop computes together.
 
-        It is 2 for one output line or a single pair of input lines, else 1.
+        It is 2 for strips of one output line or a single pair of input lines, unless y has only one point.
         """
-        return 2 if self.points.out > 1 and (self.at_once == 1 or (self.pairs == 1 and self.sets == 2)) else 1
+        return (
+            2
+            if self.points.out > 1 and (self.lines_per_strip == 1 or (self.line_pairs == 1 and self.num_pairings == 2))
+            else 1
+        )
 
     @property
-    def sets(self) -> int:
-        """Return the number of ways in which taps of two lines are paired.
+    def num_pairings(self) -> int:
+        """Return the number of ways, 1 or 2, in which the taps of two lines of the window are paired.
 
-        It is 2 if windows begin with either line of a pair, else 1.
+        It is 2 if the two output lines of a strip need windows that begin with the first or the second line of a pair.
         """
-        return 2 if self.at_once == 2 and self.lines.stride == 1 else 1
+        return 2 if self.lines_per_strip == 2 and self.lines.stride == 1 else 1
 
     @property
     def tap_pairs(self) -> int:
-        """Return the number of pairs of taps (of two lines) at a point of the window."""
-        return (self.lines.taps + (1 if self.lines.stride > 1 or self.afresh or self.lines.out == 1 else 2)) // 2
+        """Return the number of pairs of taps, each of two lines, in one point (column) of the window."""
+        return (self.lines.taps + (1 if self.lines.stride > 1 or self.reloads_lines or self.lines.out == 1 else 2)) // 2
 
     @property
-    def pairs(self) -> int:
-        """Return the number of pairs of input lines that a strip reads."""
-        return self.tap_pairs + (self.at_once == 2 and self.sets == 1)
+    def line_pairs(self) -> int:
+        """Return the number of pairs of input lines that a strip holds."""
+        return self.tap_pairs + (self.lines_per_strip == 2 and self.num_pairings == 1)
 
     @property
-    def step(self) -> int:
-        """Return the number of pairs of input lines by which successive strips are apart."""
-        return self.at_once * self.lines.stride // 2 if self.sets == 1 else 1
+    def strip_step_pairs(self) -> int:
+        """Return the number of pairs of input lines from the start of a strip to the start of the next one."""
+        return self.lines_per_strip * self.lines.stride // 2 if self.num_pairings == 1 else 1
 
     @property
-    def strips(self) -> int:
-        """Return the number of strips into which the layer is cut."""
-        return -(-self.lines.out // self.at_once)
+    def num_strips(self) -> int:
+        """Return the number of strips that the image is cut into."""
+        return -(-self.lines.out // self.lines_per_strip)
 
     @property
-    def is_alone(self) -> bool:
-        """Return whether the layer is a single strip.
+    def is_single_strip(self) -> bool:
+        """Return whether the image is a single strip.
 
         The kernel then computes one channel after the other, and their constants share one buffer.
         """
-        return self.strips == 1
+        return self.num_strips == 1
 
     @property
-    def words(self) -> int:
-        """Return the size of a channel's widened constants in 32-bit words."""
-        return 4 + self.points.taps * self.tap_pairs * self.sets
+    def channel_words(self) -> int:
+        """Return the size in 32-bit words of one channel's constants in scratch memory, weights in 16-bit pairs."""
+        return 4 + self.points.taps * self.tap_pairs * self.num_pairings
 
     @property
-    def strip(self) -> int:
-        """Return the size of the strip buffer in 32-bit words, including the words over which it slides."""
-        extent = self.points.extent + (self.together - 1) * self.points.stride
-        return 4 * self.pairs * extent + (0 if self.afresh or self.is_alone else self.step * self.strips)
+    def strip_words(self) -> int:
+        """Return the size of the scratch buffer for a strip of four channels, in 32-bit words.
+
+        It includes the words over which the strip advances in the buffer.
+        """
+        extent = self.points.extent + (self.points_per_pass - 1) * self.points.stride
+        return 4 * self.line_pairs * extent + (
+            0 if self.reloads_lines or self.is_single_strip else self.strip_step_pairs * self.num_strips
+        )
 
     @property
     def is_looped(self) -> bool:
-        """Return whether the kernel has a loop over the points of a window, because unrolled code would be too long."""
-        tap = 2 + 3 * self.tap_pairs * self.at_once * self.together // 2
+        """Return whether the kernel loops over the points of a window, because unrolled code would be too long."""
+        tap = 2 + 3 * self.tap_pairs * self.lines_per_strip * self.points_per_pass // 2
         return self.points.taps * tap > 100
 
     @property
     def fits(self) -> bool:
-        """Return whether a kernel can use the tiling: load offsets fit 12 bits, and windows read some input."""
+        """Return whether a kernel can use the tiling: load offsets fit 12 bits, and some windows read x."""
         inside = self.points.pad < self.points.extent * (2 if self.is_folded else 1)
-        reach = 16 * self.pairs * (self.points.taps * self.points.dilation + 2 * self.points.stride)
-        return inside and self.pairs <= 16 and reach < 4096 and 4 * self.words < 4096
+        reach = 16 * self.line_pairs * (self.points.taps * self.points.dilation + 2 * self.points.stride)
+        return inside and self.line_pairs <= 16 and reach < 4096 and 4 * self.channel_words < 4096
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel, including those that widen weights and inputs."""
-        taps, spread = self.lines.taps * self.points.taps, self.points.taps * self.tap_pairs * self.sets
-        gathered = self.pairs * self.strips if self.afresh else self.pairs + self.step * (self.strips - 1)
+        """Estimate the instructions per channel and image of a layer with this tiling.
+
+        The instructions that widen weights and inputs to 16 bits are included.
+        """
+        taps, spread = self.lines.taps * self.points.taps, self.points.taps * self.tap_pairs * self.num_pairings
+        gathered = (
+            self.line_pairs * self.num_strips
+            if self.reloads_lines
+            else self.line_pairs + self.strip_step_pairs * (self.num_strips - 1)
+        )
         points = self.points.size // 2 if self.is_folded else self.points.size
-        gathering = gathered * (4 * points + 12) + self.points.extent * self.pairs
-        blocks = -(-self.points.out // self.together)
-        return 30 + 30 * self.is_alone + taps + 3 * spread + gathering + self.strips * (20 + blocks * self._block)
+        gathering = gathered * (4 * points + 12) + self.points.extent * self.line_pairs
+        blocks = -(-self.points.out // self.points_per_pass)
+        return (
+            30
+            + 30 * self.is_single_strip
+            + taps
+            + 3 * spread
+            + gathering
+            + self.num_strips * (20 + blocks * self._block)
+        )
 
     @property
     def _block(self) -> float:
         """Estimate the instructions of a block of outputs that are computed together."""
-        sums, loads = self.at_once * self.together, -(-self.tap_pairs // 4)
-        if self.pairs == 1:
-            column = 1 + self.together + sums
+        sums, loads = self.lines_per_strip * self.points_per_pass, -(-self.tap_pairs // 4)
+        if self.line_pairs == 1:
+            column = 1 + self.points_per_pass + sums
         else:
-            column = loads * (self.sets + 2 * self.together) + sums * self.tap_pairs
+            column = loads * (self.num_pairings + 2 * self.points_per_pass) + sums * self.tap_pairs
         return 10 + 3.5 * sums + self.points.taps * (column + 3 * self.is_looped)
 
     def may_overwrite_input(self) -> bool:
-        """Return whether y may overwrite x: no output of a strip is stored over an input that a later strip reads."""
+        """Return whether y may occupy the memory of x.
+
+        This is so if no output of a strip is stored over an input that a later strip reads.
+        """
         if self.is_folded:
             return self.points.size >= self.points.out
-        return not self.afresh and may_overwrite_input_of(self, self.at_once, 2 * self.pairs, 2 * self.step)
+        return not self.reloads_lines and may_overwrite_input_of(
+            self, self.lines_per_strip, 2 * self.line_pairs, 2 * self.strip_step_pairs
+        )
 
 
 def choose_tap_strips(shape: ConvShape) -> TapStrips | None:
-    """Choose lines to be rows or columns: return the faster tiling that fits (TapStrips.fits).
+    """Choose whether strips consist of rows or of columns of the image: return the tiling with fewer instructions.
 
     Returns:
-        The tiling; None if neither tiling fits.
+        The tiling; None if a kernel can use neither tiling (TapStrips.fits).
     """
     height, width = axes(shape)
     tilings = [tiling for tiling in (TapStrips(height, width, False), TapStrips(width, height, True)) if tiling.fits]
@@ -640,9 +700,13 @@ def choose_tap_strips(shape: ConvShape) -> TapStrips | None:
 
 
 def fold_row(shape: ConvShape) -> TapStrips | None:
-    """Return the tiling of a single row that is folded in two; None if the geometry is not such a row.
+    """Return the tiling of a layer whose image is a single row, in which adjacent pixels take the place of lines.
 
-    Adjacent pixels of the row are lines, and pairs of pixels are points.
+    Points are then pairs of pixels, so that SMLAD multiplies two adjacent taps of the row at a time.
+
+    Returns:
+        The tiling; None if x or the window has several rows, the stride exceeds 2, taps are dilated, or the tiling does
+        not fit (TapStrips.fits).
     """
     height, row = axes(shape)
     if height.size * height.taps != 1 or row.stride > 2 or row.dilation > 1:
@@ -656,7 +720,7 @@ def fold_row(shape: ConvShape) -> TapStrips | None:
 
 
 def count_strip_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions of a layer on strips, for the cost model."""
+    """Estimate the instructions per inference of a depthwise layer with any window on strips, for the cost model."""
     shape = spec.shape.as_few_rows()
     tiling = fold_row(shape) or choose_tap_strips(shape)
     assert tiling is not None
@@ -666,7 +730,8 @@ def count_strip_instructions(spec: ConvSpec) -> int:
 def is_not_3x3(spec: ConvSpec) -> bool:
     """Require windows other than those of depthwise_s8_dsp: 3 x 3 with stride 1 or 2.
 
-    Return whether the layer is none that the kernel depthwise_s8_dsp computes: 3×3 windows with stride 1 or 2.
+    Return whether the kernel depthwise_s8_dsp cannot compute the layer, as it needs int8 and 3×3 windows with stride 1
+    or 2.
     """
     return not all(
         holds(spec) for holds in (int8_tensors, is_3x3, stride_one_or_two, has_int8_results, fits_scaled_high_word)
@@ -676,15 +741,14 @@ def is_not_3x3(spec: ConvSpec) -> bool:
 def fits_tap_strips(spec: ConvSpec) -> bool:
     """Require windows so small that a strip has at most 16 pairs of lines, and load offsets fit 12 bits.
 
-    Return whether windows are so small that a kernel can use strips (TapStrips.fits). A strip may have 16 pairs of
-    lines at most, and offsets of loads must fit 12 bits.
+    Return whether a kernel can use strips for the layer's window size (TapStrips.fits).
     """
     shape = spec.shape.as_few_rows()
     return (fold_row(shape) or choose_tap_strips(shape)) is not None
 
 
 def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution of any window on strips.
+    """Return the call of a kernel that computes a depthwise convolution with any window on strips of adjacent lines.
 
     Loops: images, blocks of four channels, strips of one or two output lines, channels, one or two points, taps.
     Weights are stored by channel, point after point of the window.
@@ -708,8 +772,8 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         "w": site.const("weights", weights),
         "table": biases_and_multipliers(spec, site),
         "y": site.y,
-        "strip": site.scratch("strip", DType.INT32, tiling.strip),
-        "spread": site.scratch("spread", DType.INT32, tiling.words * (1 if tiling.is_alone else WORD)),
+        "strip": site.scratch("strip", DType.INT32, tiling.strip_words),
+        "spread": site.scratch("spread", DType.INT32, tiling.channel_words * (1 if tiling.is_single_strip else WORD)),
     }
     options = TapOptions(
         x_t=spec.x.dtype.c,
@@ -724,12 +788,12 @@ def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
         dilation=tiling.points.dilation,
         line_stride=tiling.lines.stride,
         line_dilation=tiling.lines.dilation if tiling.lines.taps > 1 else 1,
-        reloads_pairs=tiling.afresh,
-        single_strip=tiling.is_alone,
-        pairs=tiling.pairs,
+        reloads_pairs=tiling.reloads_lines,
+        single_strip=tiling.is_single_strip,
+        pairs=tiling.line_pairs,
         tap_pairs=tiling.tap_pairs,
-        lines=tiling.at_once,
-        points=tiling.together,
+        lines=tiling.lines_per_strip,
+        points=tiling.points_per_pass,
         k_lines=shape.kernel_width if row else tiling.lines.taps,
         k_points=tiling.points.taps,
     )
@@ -750,8 +814,9 @@ def _words(packed: Array) -> Array:
 def has_rows_of_three(spec: ConvSpec) -> bool:
     """Require 3 x 3 windows, rows of three outputs or more, and results from the high word without a shift.
 
-    Return whether windows are 3×3, output rows have three pixels or more, and weights need no scaling. Without a
-    scaling, the high word of a 64-bit product is the result. The horizontal stride must be 1 or 2.
+    Return whether windows are 3×3 with a horizontal stride of 1 or 2, undilated in rows, and output rows have three
+    pixels or more. The high word of accumulator · multiplier must be the result, without a scaling of weights or a
+    shift.
     """
     shape = spec.shape
     near = shape.dilation_width == 1 and shape.stride_width < 3
@@ -761,13 +826,13 @@ def has_rows_of_three(spec: ConvSpec) -> bool:
 def has_ten_bit_weights(spec: ConvSpec) -> bool:
     """Require weights from −512 to 511 (10 bits).
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether all weights of the layer are from −512 to 511, a condition of kernels (Kernel.when).
     """
     return bool(spec.weights.min(initial=0) >= -512 and spec.weights.max(initial=0) < 512)
 
 
 def pack_rows_of_three(weights: Array, bias: Array, multiplier: Array, bits: int) -> Array:
-    """Pack weights [channels, 3, 3] as int32 [channels, 5]: a row of taps per word, the bias, the multiplier.
+    """Pack 3×3 weights with biases and multipliers as int32 [channels, 5]: a row of taps per word, bias, multiplier.
 
     A row is in the upper 3 · `bits` bits of its word. Bit 0 of the last channel's first word marks the end.
 
@@ -788,12 +853,12 @@ def pack_rows_of_three(weights: Array, bias: Array, multiplier: Array, bits: int
 
 
 def shrink_unused_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Array, Array]:
-    """Return biases and multipliers, replaced by small values for channels whose weights are all 0.
+    """Return biases and multipliers in which channels whose weights are all 0 have small values with the same results.
 
-    The constant result of such a channel stays the same; small biases allow faster requantization (SHORT_SUM).
+    Small biases allow faster requantization (SHORT_SUM).
 
     Args:
-        weights: Weights by channel.
+        weights: Weights, [channels, ...].
         bias: Biases by channel.
         multiplier: Requantization multipliers by channel.
 
@@ -807,9 +872,10 @@ def shrink_unused_constants(weights: Array, bias: Array, multiplier: Array) -> t
 
 
 def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
-    """Emit a 3×3 depthwise convolution, three pixels of a channel at a time, from a ring buffer of padded rows.
+    """Return the call of a kernel that computes a 3×3 depthwise convolution, three pixels of a channel at a time.
 
-    Loops: images, rows, blocks of three pixels, channels; the nine weights of a channel are loaded once per block.
+    It reads from a ring buffer of padded rows. Loops: images, rows, blocks of three pixels, channels; the nine weights
+    of a channel are loaded once per block.
     """
     shape, direct, weights = spec.shape, reads_in_place(spec.shape), spec.weights.reshape(-1, 3, 3)
     bias, multiplier = shrink_unused_constants(weights, spec.folded_bias, spec.multipliers)
@@ -845,8 +911,8 @@ def _lane_shape(spec: ConvSpec) -> ConvShape:
 def has_short_rows(spec: ConvSpec) -> bool:
     """Require at most 9 taps in a row and 121 in all, four channels or more, and no lower limit other than 0.
 
-    Return whether a window has at most 9 taps in a row and 121 in all, for four channels or more. Results may have no
-    limits, or the lower limit 0.
+    Return whether windows have at most 9 taps in a row and 121 in all, the layer has four channels or more, and float
+    results have no limits, or the lower limit 0.
     """
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     simple = low == 0 or (math.isinf(low) and math.isinf(high))
@@ -859,15 +925,20 @@ def has_short_rows(spec: ConvSpec) -> bool:
 
 
 def blocks_of(channels: int, lanes: int) -> list[slice]:
-    """Divide `channels` channels into slices of `lanes` channels; the last one may overlap the one before it."""
+    """Divide channels 0 to `channels` − 1 into slices of `lanes` channels; the last one may overlap the one before it.
+
+    Args:
+        channels: Number of channels, at least `lanes`.
+        lanes: Number of channels that a kernel computes together.
+    """
     starts = [min(first, channels - lanes) for first in range(0, channels, lanes)]
     return [slice(first, first + lanes) for first in starts]
 
 
 def emit_lanes(spec: ConvSpec, site: Site) -> Call:
-    """Emit a float depthwise convolution, eight (or four) channels of a pixel at a time, from a ring of padded rows.
+    """Return the call of a kernel that computes a float depthwise convolution, eight (or four) channels at a time.
 
-    Weights are packed as [block][bias, taps][lanes].
+    It reads from a ring buffer of padded rows. Weights are packed as [block][bias, taps][lanes].
     """
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     count = 2 * WORD if shape.in_channels >= 2 * WORD else WORD

@@ -46,30 +46,39 @@ MAX_HELD_WEIGHTS = 9
 
 @dataclass(frozen=True)
 class PlaneStrips(Strips):
-    """A tiling of a depthwise convolution into strips, each of a few lines of one channel."""
+    """A tiling of a depthwise convolution into strips, each of a few adjacent lines of one channel.
+
+    Lines are rows or columns of the image, points are the pixels of a line. In a pass, a kernel computes several
+    adjacent points of one output line from the strip, which is a copy of the input lines in scratch memory.
+
+    Attributes:
+        has_few_registers: Whether the CPU has few registers (Thumb-1).
+    """
 
     has_few_registers: bool = False
-    """Whether the CPU has few registers (Thumb-1)."""
 
     @property
     def points_per_pass(self) -> int:
-        """Return the number of outputs of a line per pass: the choice that discards the fewest results."""
+        """Return the number of adjacent outputs of a line that the kernel computes together in one pass.
+
+        It is the choice that discards the fewest results at the end of a line.
+        """
         offered = (2,) if self.has_few_registers or self.points.out == 2 else (4, 3)
         return min(offered, key=lambda count: -(-self.points.out // count) * (count + 2)) if self.points.out > 1 else 1
 
     @property
-    def blocks(self) -> int:
+    def passes_per_line(self) -> int:
         """Return the number of passes that compute one line of y."""
         return -(-self.points.out // self.points_per_pass)
 
     @property
     def is_looped(self) -> bool:
-        """Return whether there is a loop over the points of a window."""
+        """Return whether the kernel has a loop over the points (columns) of a window, instead of unrolled code."""
         return self.points_per_pass * self.points.taps > MAX_UNROLLED_PRODUCTS
 
     @property
-    def loads(self) -> int:
-        """Return the number of elements of an input line that one pass loads."""
+    def loads_per_pass(self) -> int:
+        """Return the number of elements of one input line that a pass loads."""
         s, d = self.points.stride, self.points.dilation
         if self.is_looped:
             return self.points_per_pass * self.points.taps
@@ -77,61 +86,67 @@ class PlaneStrips(Strips):
 
     @property
     def pitch(self) -> int:
-        """Return the number of elements of a line of the strip buffer.
+        """Return the distance, in elements, between the beginnings of adjacent lines in the strip buffer.
 
         It includes elements that only discarded outputs read.
         """
         p = self.points
-        read = (self.blocks * self.points_per_pass - 1) * p.stride + (p.taps - 1) * p.dilation + 1
+        read = (self.passes_per_line * self.points_per_pass - 1) * p.stride + (p.taps - 1) * p.dilation + 1
         return max(read, p.pad + p.size)
 
     @property
     def span(self) -> int:
-        """Return the number of lines from the first to the last under a window."""
+        """Return the number of input lines from the first to the last line of a window, with dilation."""
         return (self.lines.taps - 1) * self.lines.dilation + 1
 
     @property
-    def held(self) -> int:
-        """Return the number of lines that the strip buffer holds.
+    def strip_lines(self) -> int:
+        """Return the number of input lines that the strip buffer holds.
 
         It is the lines of two windows, so that the kernel rarely moves lines within the buffer.
         """
         return min(2 * self.span, self.lines.extent)
 
     @property
-    def at_once(self) -> int:
+    def lines_per_strip(self) -> int:
         """Return the number of output lines that are computed from one strip."""
-        return (self.held - self.span) // self.lines.stride + 1
+        return (self.strip_lines - self.span) // self.lines.stride + 1
 
     @property
     def holds_all_weights(self) -> bool:
-        """Return whether the loops over a window are unrolled, with all weights in registers."""
+        """Return whether the loops over a window are unrolled, with all weights of a channel in registers."""
         return not self.has_few_registers and self.lines.taps * self.points.taps <= MAX_HELD_WEIGHTS
 
     @property
     def is_three_by_three(self) -> bool:
-        """Return whether windows are 3×3, undilated along a line, and with stride 1."""
+        """Return whether windows are 3×3, undilated along a line, and with stride 1 along a line."""
         return (self.lines.taps, self.points.taps, self.points.dilation, self.points.stride) == (3, 3, 1, 1)
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel, including those that copy lines to the strip."""
+        """Estimate the instructions per channel and image of a layer with this tiling.
+
+        Copies of lines to the strip are included.
+        """
         copied = self.lines.extent * (20 + 4 * self.points.size)
         products = 2 * self.points_per_pass * self.points.taps
         again = 1 if self.holds_all_weights else 4 + self.points.taps
-        block = self.lines.taps * (self.loads + again + products) + 12 * self.points_per_pass + 6
-        return 50 + copied + self.lines.out * (20 + self.blocks * block)
+        block = self.lines.taps * (self.loads_per_pass + again + products) + 12 * self.points_per_pass + 6
+        return 50 + copied + self.lines.out * (20 + self.passes_per_line * block)
 
     def may_overwrite_input(self) -> bool:
-        """Return whether y may overwrite x: no line of y is stored over a line of x that is still to be read."""
+        """Return whether y may occupy the memory of x.
+
+        This is so if no line of y is stored over a line of x that is still to be read.
+        """
         return may_overwrite_input_of(self, 1, self.span, self.lines.stride)
 
 
 def choose_plane_strips(shape: ConvShape, has_few_registers: bool) -> PlaneStrips:
-    """Choose lines to be rows or columns: return the faster tiling.
+    """Choose whether lines are rows or columns of the image: return the tiling with fewer instructions.
 
     Args:
         shape: Geometry of the convolution.
-        has_few_registers: Whether the CPU has few registers.
+        has_few_registers: Whether the CPU has few registers (Thumb-1).
     """
     height, width = axes(shape)
     tilings = (
@@ -142,7 +157,10 @@ def choose_plane_strips(shape: ConvShape, has_few_registers: bool) -> PlaneStrip
 
 
 class PlaneWindow(Params):
-    """Kernel parameters of the strip buffer, which holds lines of one channel, and of the windows on it."""
+    """Kernel parameters of the strip buffer, which holds input lines of one channel, and of windows over it.
+
+    Lines are rows or columns of the image.
+    """
 
     strip_line_stride: Annotated[int, "elements from line to line of the strip"]
     strip_lines: Annotated[int, "lines of the strip"]
@@ -154,7 +172,10 @@ class PlaneWindow(Params):
 
 
 class PlaneOptions(Options):
-    """Template options of the computation of several outputs of a line per pass."""
+    """Template options of depthwise kernels that compute several adjacent outputs of one channel per pass.
+
+    Lines are rows or columns of the image; points are the pixels of a line.
+    """
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -181,7 +202,7 @@ def input_is_read(spec: ConvSpec) -> bool:
 
 
 def emit_planes(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution by planes, with weights in their natural order.
+    """Return the call of a kernel that computes a depthwise convolution channel by channel, weights in natural order.
 
     Loops: images, channels, strips of lines, lines, `points_per_pass` points, taps. Outputs of a pass share inputs.
 
@@ -198,14 +219,14 @@ def emit_planes(spec: ConvSpec, site: Site) -> Call:
         "w": site.const("weights", pack_adjacent_nibbles(weights.reshape(len(weights), -1)) if packed else weights),
         "table": biases_and_multipliers(spec, site),
         "y": site.y,
-        "strip": site.scratch("strip", strip, tiling.held * tiling.pitch),
+        "strip": site.scratch("strip", strip, tiling.strip_lines * tiling.pitch),
     }
     if packed:
         operands["taps"] = site.scratch("taps", DType.INT8, shape.kernel_height * shape.kernel_width)
     window = PlaneWindow(
         strip_line_stride=tiling.pitch,
-        strip_lines=tiling.held,
-        out_lines_per_strip=tiling.at_once,
+        strip_lines=tiling.strip_lines,
+        out_lines_per_strip=tiling.lines_per_strip,
         kernel_span_lines=tiling.span,
         kernel_lines=tiling.lines.taps,
         line_stride=tiling.lines.stride,
@@ -238,13 +259,16 @@ def _variant(tiling: PlaneStrips) -> str:
 
 
 def count_plane_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions of a layer by planes, for the cost model."""
+    """Estimate the instructions per inference of a depthwise layer that is computed channel by channel.
+
+    The estimate is for CPUs with enough registers, as a term of the cost model.
+    """
     shape = spec.shape.as_row()
     return round(shape.batch * shape.in_channels * choose_plane_strips(shape, has_few_registers=False).instructions())
 
 
 def plane_variant(spec: ConvSpec) -> str:
-    """Return the kernel's variant in the cost table, since compilers make different code of each.
+    """Return the kernel's variant in the cost table; variants differ in the C code that compilers generate.
 
     It is "held" if all weights of a window of several lines stay in registers, "line" if the window is one line whose
     weights do, and "looped" if not all weights stay in registers.
@@ -256,7 +280,7 @@ def plane_variant(spec: ConvSpec) -> str:
 
 
 class LineWalk(Params):
-    """Kernel parameters of a convolution along rows of pixels, with `dilation` pixels from tap to tap."""
+    """Kernel parameters of a depthwise convolution along rows of pixels: sizes, strides, dilation and padding."""
 
     rows: Annotated[int, "rows of x and y, of all images"]
     channels: Annotated[int, "channels"]
@@ -281,8 +305,8 @@ class LineOptions(Options):
 def is_row_of_three(spec: ConvSpec) -> bool:
     """Require a row of three taps with stride 1, int8 results, and rows of at least twice the dilation.
 
-    Return whether the window is a row of three taps with stride 1, and results are int8. Rows must have at least twice
-    as many pixels as the dilation.
+    Return whether the window is a row of three taps with stride 1, and results are int8. Rows of x and y must have at
+    least twice as many pixels as the dilation, and the padding before a row must be 0, 1 or 2 times the dilation.
     """
     shape = spec.shape.as_row()
     is_row = (
@@ -296,11 +320,10 @@ def is_row_of_three(spec: ConvSpec) -> bool:
 
 
 def emit_line(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution over rows of three taps, with weights in their natural order.
+    """Return the call of a kernel that computes a depthwise convolution with rows of three taps, channel by channel.
 
-    Loops: rows, pixels modulo the dilation, channels, pixels; a window of three inputs slides through registers.
-
-    A row may be overwritten by its results.
+    Loops: rows, pixels modulo the dilation, channels, pixels; a window of three inputs slides through registers. A row
+    may be overwritten by its results.
     """
     shape, more = spec.shape.as_row(), spec.high_word.shift - 32
     operands = {
@@ -332,7 +355,10 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_sequences(spec: ConvSpec) -> int:
-    """Count sequences of pixels that are `dilation` apart, for the cost model: each sequence has a fixed cost."""
+    """Count the sequences of pixels that are `dilation` apart, of all rows and channels: a term of the cost model.
+
+    Each sequence has a fixed cost.
+    """
     shape = spec.shape.as_row()
     return shape.batch * shape.in_height * shape.in_channels * shape.dilation_width
 

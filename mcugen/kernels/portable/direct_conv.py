@@ -22,7 +22,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 class ChannelGroups(Params):
-    """Kernel parameters with the number of images, and the sizes of groups of channels."""
+    """Kernel parameters of a convolution: number of images, and sizes of the groups of channels."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels"]
@@ -31,14 +31,19 @@ class ChannelGroups(Params):
 
 
 class RealLimits(Params):
-    """Kernel parameters with the limits that float results are clamped to."""
+    """Kernel parameters with the limits that float results are clamped to, as float or double."""
 
     low: Annotated[Real, "lowest result"]
     high: Annotated[Real, "highest result"]
 
     @classmethod
     def of(cls, limits: Range, dtype: DType) -> RealLimits:
-        """Return the parameters for `limits`, (lowest, highest), of results of a float type."""
+        """Return the parameters for results of a float type.
+
+        Args:
+            limits: The lowest and the highest result.
+            dtype: Type of the results.
+        """
         low, high = (real_param(limit, dtype) for limit in limits)
         return cls(low=low, high=high)
 
@@ -47,7 +52,7 @@ class RealLimits(Params):
 
 
 class ZeroStep(Params):
-    """Kernel parameter with the stride of the weights' zero points, an operand: 0 if all output channels share one."""
+    """Kernel parameter of convolutions whose weights have zero points as an operand: their stride."""
 
     w_zero_point_stride: Annotated[
         int, "elements from zero point to zero point of a channel; 0 if all channels have the same"
@@ -55,14 +60,14 @@ class ZeroStep(Params):
 
 
 class FilterPlanes(Params):
-    """Kernel parameters with the sizes of an input channel and of its filter."""
+    """Kernel parameters of a direct convolution, channels first: elements of an input channel and of its filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
     filter_taps: Annotated[int, "weights of a filter for one input channel"]
 
 
 class FilterStrides(ByAxis):
-    """Kernel parameters with the strides of filters in elements, one for each axis."""
+    """Kernel parameters of a direct convolution with the strides of a filter along its axes."""
 
     w_stride: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
 
@@ -102,14 +107,18 @@ CONV_DIRECT = Kernel(
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The number format of a direct convolution: the C type of its sums, and how sums become results."""
+    """The number format of a direct convolution: the C type of its sums, and how sums become results.
+
+    Attributes:
+        acc: C type of the sums of products.
+        params: Kernel parameters of the results: RealLimits for clamped floats, CodeStore for requantized values,
+            ZeroStep for plain integers; None for unclamped floats.
+        shift: Right shift of accumulator · requantization multiplier; 0 without requantization.
+    """
 
     acc: str
-    """C type of the sums of products."""
     params: RealLimits | CodeStore | ZeroStep | None = None
-    """Kernel parameters of clamped floats, of requantization, or of plain integers; None for unclamped floats."""
     shift: int = 0
-    """Right shift of products with the requantization multiplier; 0 without requantization."""
 
     @staticmethod
     def of_reals(dtype: DType, clamp: Range | None) -> Arithmetic:
@@ -123,7 +132,7 @@ class Arithmetic:
 
     @staticmethod
     def of_codes(spec: WeightedSpec) -> Arithmetic:
-        """Return the arithmetic of a layer of quantized values, whose sums are requantized."""
+        """Return the arithmetic of a layer of quantized values, whose accumulators are requantized."""
         return Arithmetic(spec.acc.c, CodeStore.of(spec), spec.high_word.shift)
 
     @staticmethod
@@ -143,14 +152,14 @@ def direct_call(
     groups: int,
     how: Arithmetic,
 ) -> Call:
-    """Return the instruction of a direct convolution.
+    """Return the kernel call of a convolution in any number of dimensions, as plain loops (kernel conv_direct).
 
     Args:
         operands: Buffers by role.
         types: Types of x, weights and y, channels first.
         window: Strides, dilations and padding.
         groups: Number of groups of channels.
-        how: Arithmetic of the sums and results.
+        how: Number format of the sums and results.
     """
     x, w, y = types
     kernel = w.shape[2:]
@@ -185,7 +194,7 @@ def direct_call(
 
 
 class DenseDirectOptions(Options):
-    """Template options of a fully connected layer with computed weights: bias, remaining channels, int8 weights."""
+    """Template options of a fully connected layer whose weights are not constant: bias, channels, int8 weights."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
     has_tail_channels: Annotated[bool, "whether the number of channels is not a multiple of four"]
@@ -212,7 +221,7 @@ DENSE_DIRECT = Kernel(
 
 
 def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: int) -> Call:
-    """Return the instruction of a fully connected layer whose weights are not constant.
+    """Return the kernel call of a fully connected layer whose weights are not constant (kernel dense_direct).
 
     Args:
         operands: Buffers by role; with a `scale`, weights are int8.
@@ -232,7 +241,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
 
 
 class SpreadPlanes(Params):
-    """Kernel parameters of a transposed convolution: elements of a channel of the input, the output and the filter."""
+    """Kernel parameters of a transposed convolution, channels first: sizes of a channel of x, y and filter."""
 
     x_plane_size: Annotated[int, "elements of a channel of x"]
     y_plane_size: Annotated[int, "elements of a channel of y"]
@@ -240,7 +249,7 @@ class SpreadPlanes(Params):
 
 
 class OutputStrides(ByAxis):
-    """Kernel parameters with the strides of y in elements, one for each axis."""
+    """Kernel parameters of a transposed convolution with the strides of y along its spatial axes."""
 
     y_stride: Annotated[Mapping[str, int], "elements of y from one index along the axis to the next"]
 
@@ -280,7 +289,7 @@ def spread_call(
     channels: ChannelGroups,
     clamp: Range | None = None,
 ) -> Call:
-    """Return the instruction of a direct transposed convolution, which adds up overlapping products.
+    """Return the kernel call of a transposed convolution in any number of dimensions, or of Col2Im.
 
     Args:
         operands: Buffers by role; without weights, x holds the products of each tap (Col2Im).

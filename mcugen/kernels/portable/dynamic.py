@@ -15,7 +15,7 @@ _COUNT = writes("count", "entries that were found", DType.INT32)
 
 
 class NonZeroParams(Params):
-    """Kernel parameter with the shape of the input."""
+    """Kernel parameters of NonZero with the size and the shape of the input."""
 
     total: Annotated[int, "elements of x"]
     d: Annotated[Mapping[str, int], "elements along this axis"]
@@ -41,7 +41,10 @@ NONZERO = Kernel(
 
 
 class CompressParams(Params):
-    """Kernel parameters of Compress: sizes around the axis, whose condition may cover only the first entries."""
+    """Kernel parameters of Compress: sizes of x around the axis whose entries are selected.
+
+    The condition may cover only the first entries of the axis.
+    """
 
     outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
     inner_size: Annotated[int, "elements of an entry of the axis"]

@@ -33,7 +33,9 @@ SHORT_LOOP_UNROLL = 4
 
 
 class Scalars:
-    """Collects the constants of expressions, and turns them into kernel parameters.
+    """Collector of the constants of elementwise expressions, which turns them into kernel parameters.
+
+    It is called with each constant, and returns the C variable that stands for it in the expression.
 
     Attributes:
         params: The parameters, by name.
@@ -54,16 +56,19 @@ class Scalars:
         return Parameter(name, value, param_dtype(value))
 
     def locals_of(self, expressions: Sequence[Expression]) -> list[LoadedParameter]:
-        """Return the parameters that these expressions use, as local variables.
+        """Return the parameters that these expressions use, as declarations of local variables.
 
         Parameters are copied to local variables because a C compiler must assume that stores through `y` change them.
+
+        Args:
+            expressions: The expressions of a loop body.
         """
         used = {p.name for e in expressions for p in parameters(e)}
         return [LoadedParameter(name, param_dtype(v).c) for name, v in self.params.items() if name in used]
 
 
 class ReusedScalars(Scalars):
-    """A `Scalars` that shares the parameters of another one: equal values use the same variable."""
+    """A collector of constants that shares the parameters of another one: equal values use the same variable."""
 
     def __init__(self, scalars: Scalars) -> None:
         super().__init__(scalars.features)
@@ -78,7 +83,7 @@ class ReusedScalars(Scalars):
 
 
 class Literals(Scalars):
-    """A `Scalars` that turns integers into C literals instead of parameters."""
+    """A collector of constants that turns integers into C literals instead of kernel parameters."""
 
     def __call__(self, value: Param) -> Parameter:
         """Return a C literal if the value is an int32, else a variable."""
@@ -92,37 +97,43 @@ class Literals(Scalars):
 
 @dataclass(frozen=True)
 class LoadedParameter:
-    """A local C variable that holds the kernel parameter of the same name."""
+    """A local C variable of an elementwise kernel that holds the kernel parameter of the same name.
+
+    Attributes:
+        name: Name of the local variable and of the kernel parameter.
+        ctype: C type of the local variable.
+    """
 
     name: str
-    """Name of the local variable and of the kernel parameter."""
     ctype: str
-    """C type of the local variable."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """The C text with which the innermost loop reads an input."""
+    """The C text with which the innermost loop of an elementwise kernel reads one input.
+
+    Attributes:
+        role: Operand role of the input.
+        value: Name of the variable that holds an element.
+        ctype: C type of the input's elements.
+        value_ctype: C type of the variable that holds an element.
+        moves: Whether each iteration of the innermost loop reads another element; if False, all iterations read the
+            same one.
+        axes: Numbers of the outer loops whose iterations advance the input's position.
+        vector: Declaration of a Helium variable of four elements; empty if the loop is not vectorized.
+        four: C expression that loads four elements to a Helium vector.
+        few: C expression that loads the last elements (up to four) of a loop, with a Helium predicate.
+    """
 
     role: str
-    """Operand role of the input."""
     value: str
-    """Name of the variable that holds an element."""
     ctype: str
-    """C type of the input's elements."""
     value_ctype: str
-    """C type of the variable that holds an element."""
     moves: bool
-    """Whether each iteration of the innermost loop reads another element; if False, all iterations read the same
-    one."""
     axes: tuple[int, ...]
-    """Numbers of the outer loops whose iterations advance the input's position."""
     vector: str = ""
-    """Declaration of a Helium variable of four elements; empty if the loop is not vectorized."""
     four: str = ""
-    """C expression that loads four elements to a Helium vector."""
     few: str = ""
-    """C expression that loads the last elements (up to four) of a loop, with a Helium predicate."""
 
 
 class LoopParams(Params):
@@ -170,31 +181,36 @@ ELEMENTWISE = Kernel(
 
 @dataclass(frozen=True)
 class Loop:
-    """Computation of an elementwise loop, as expressions over the elements of a node's inputs."""
+    """The computation of an elementwise loop, as expressions over the elements of a node's inputs.
+
+    Attributes:
+        steps: Names of the operators that the loop computes, in order.
+        tables: Numbers of the inputs that are lookup tables, which every iteration may read as a whole.
+        scalar: Collector of the constants in the expressions, which become kernel parameters.
+        plain: Type and expression of the result of each operator, over the variables v0, v1, … of the inputs and of
+            earlier results (t1 if input 1 is a table).
+        helium: Type and expression of the result of each operator for four elements, over q0, q1, …; None if an
+            operator cannot be vectorized.
+    """
 
     steps: Sequence[str]
-    """Names of the operators that the loop computes, in order."""
     tables: frozenset[int]
-    """Numbers of the inputs that are lookup tables, which every iteration may read as a whole."""
     scalar: Scalars
-    """Collector of the constants in the expressions, which become kernel parameters."""
     plain: Sequence[TypedExpression]
-    """Type and expression of each step, over the variables v0, v1, … (t1 if input 1 is a table)."""
     helium: Sequence[TypedExpression] | None
-    """Type and expression of each step for four elements, over q0, q1, …; None if a step cannot be vectorized."""
 
     def name(self, index: int) -> str:
-        """Return the operand role of input `index`: t and its number for tables, else x and its number."""
+        """Return the kernel's operand role of input `index`: x and its number, or t and its number for a table."""
         return f"{'t' if index in self.tables else 'x'}{index}"
 
 
 def emit_loop(node: Node, builder: Builder, loop: Loop) -> None:
-    """Emit an elementwise loop over a node's output, with broadcasting of the inputs.
+    """Emit an elementwise loop over all elements of a node's output, with broadcasting of the inputs.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        loop: The computation.
+        loop: The computation of one element.
     """
     out, count = node.output, len(node.inputs)
     streams = [i for i in range(count) if i not in loop.tables]

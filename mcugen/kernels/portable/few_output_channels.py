@@ -34,40 +34,48 @@ from mcugen.numerics.sums import folded_bias
 
 @dataclass(frozen=True)
 class Phase:
-    """The outputs of one channel at one position modulo the strides of y, as a convolution with a part of the kernel.
+    """The outputs of one channel at one position of y modulo the strides of a transposed convolution.
 
-    A convolution has one phase per output channel; a transposed convolution has one for each position, too.
+    A phase is an ordinary convolution with a part of the kernel. An ordinary convolution has one phase per output
+    channel; a transposed convolution has one per output channel and position modulo the strides. A step of a kernel
+    computes one output of every phase.
+
+    Attributes:
+        top: First row of x of a window, relative to the row of x at which the step is.
+        left: First pixel of x of a window, relative to the pixel of x at which the step is.
+        weights: Weights of the phase, [rows, columns, channels of x].
+        channel: Index of the output channel that the phase computes.
     """
 
     top: int
-    """First row of a window, relative to the row of x that corresponds to the step."""
     left: int
-    """First pixel of a window, relative to the pixel of x that corresponds to the step."""
     weights: Array
-    """Weights of the phase, [rows, columns, channels of x]."""
     channel: int
-    """Index of the output channel that the phase computes."""
 
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """The order of a layer's windows, and where they are read: in x, or in a ring buffer of padded rows.
+    """The plan by which a kernel for few output channels computes a layer: which windows it reads, and where.
 
-    A step covers the outputs of all phases (Phase) at one position of x.
+    Windows are read in x, or in a ring buffer of padded rows. In each step, at one position of x, a kernel computes one
+    output of every phase (Phase).
+
+    Attributes:
+        spec: The layer that is planned.
+        phases: Phases, by row and column modulo the strides of y, and by channel.
+        places: Rows and pixels of y that a step computes: the strides of a transposed convolution, else (1, 1).
+        step: Distances in x between successive steps, in rows and in pixels: the strides of an ordinary convolution,
+            else (1, 1).
+        dilation: Distance in rows of x between adjacent rows of a window.
+        is_dsp: Whether the plan is for the kernel for the DSP extension.
     """
 
     spec: ConvSpec
-    """The layer that is planned."""
     phases: tuple[Phase, ...]
-    """Phases, by row and column modulo the strides of y, and by channel."""
     places: tuple[int, int]
-    """Rows and pixels of y that one step covers: the strides of a transposed convolution, (1, 1) for other layers."""
     step: tuple[int, int]
-    """Distances in x between successive steps: rows, and pixels."""
     dilation: int
-    """Distance in rows of x between adjacent rows of a window."""
     is_dsp: bool
-    """Whether the plan is for the kernel for the DSP extension."""
 
     @staticmethod
     def of(spec: ConvSpec, is_dsp: bool) -> WindowPlan:
@@ -94,7 +102,7 @@ class WindowPlan:
 
     @property
     def shape(self) -> ConvShape:
-        """Return the geometry of the layer; all pixels of a pointwise convolution are one row."""
+        """Return the geometry of the layer as the kernel sees it: all pixels of a pointwise convolution are one row."""
         return self.spec.shape if isinstance(self.spec, TransposedSpec) else dsp_conv.flatten_pixels(self.spec.shape)
 
     @property
@@ -105,50 +113,50 @@ class WindowPlan:
 
     @cached_property
     def first(self) -> tuple[int, int]:
-        """Return the row and the pixel of x at which the first windows begin."""
+        """Return the row and the pixel of x at which the windows of the first step begin; negative in the padding."""
         return min(phase.top for phase in self.phases), min(phase.left for phase in self.phases)
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the numbers of rows and pixels of x that the windows of one step cover together."""
+        """Return how many rows and pixels of x the windows of one step cover together."""
         top, left = self.first
         rows = max(p.top - top + (p.weights.shape[0] - 1) * self.dilation + 1 for p in self.phases)
         return rows, max(p.left - left + p.weights.shape[1] for p in self.phases)
 
     @cached_property
     def is_padded(self) -> bool:
-        """Return whether some windows leave x, so that rows are copied and padded."""
+        """Return whether some windows leave x, so that the kernel copies rows of x to a ring buffer and pads them."""
         sizes = (self.shape.in_height, self.shape.in_width)
         ends = zip(self.first, self.span, self.steps, self.step, sizes, strict=True)
         return any(at < 0 or at + span + (steps - 1) * step > size for at, span, steps, step, size in ends)
 
     @property
     def single(self) -> bool:
-        """Return whether the elements of a window are adjacent in memory."""
+        """Return whether all windows have one row, so that the elements of a window are adjacent in memory."""
         return all(len(phase.weights) == 1 for phase in self.phases)
 
     @property
     def unit(self) -> int:
-        """Return the number of int8 elements that one load reads: 8 or 4."""
+        """Return the number of int8 elements that the kernel loads together: 8 or 4."""
         return 8 if self.shape.in_channels % 8 == 0 else 4
 
     @property
     def iteration_size(self) -> int:
-        """Return the number of elements that an inner loop iteration reads.
+        """Return the number of elements of a window that an inner loop iteration reads.
 
-        It is two units (`unit`) if every window row has an even number of units, else one.
+        It is 2 · `unit` with the DSP extension if every window row has an even number of units, else `unit`.
         """
         doubled = all(phase.weights[0].size % (2 * self.unit) == 0 for phase in self.phases)
         return self.unit * (2 if doubled and self.is_dsp else 1)
 
     @property
     def margin(self) -> int:
-        """Return the number of padding elements before those of x in a row of the ring buffer."""
+        """Return the number of padding elements before those of x in each row of the ring buffer."""
         return max(-self.first[1], 0) * self.shape.in_channels
 
     @property
     def pitch(self) -> int:
-        """Return the number of elements from row to row of the ring buffer, or of x if rows are read in place."""
+        """Return the distance in elements between adjacent rows of the ring buffer, or of x if it is read in place."""
         shape, (_, left) = self.shape, self.first
         if not self.is_padded:
             return shape.in_width * shape.in_channels
@@ -157,7 +165,7 @@ class WindowPlan:
 
     @property
     def num_iterations(self) -> int:
-        """Return the number of inner loop iterations per inference."""
+        """Return the number of inner loop iterations per inference, for all images, steps and phases."""
         images, (rows, columns) = self.shape.batch, self.steps
         return (
             images * rows * -(-columns // 2) * sum(phase.weights.size for phase in self.phases) // self.iteration_size
@@ -165,7 +173,7 @@ class WindowPlan:
 
     @property
     def traversal(self) -> Traversal:
-        """Return the order in which the kernel reads x and writes y.
+        """Return the order in which the kernel reads x and writes y; the allowed overlap in memory follows from it.
 
         Input rows are copied before the results that they contribute to are written, or are read again for each output.
         """
@@ -207,7 +215,7 @@ class WindowPlan:
         return np.array(entries, np.int64)
 
     def params(self) -> SingleRows:
-        """Return the parameters that all kernels of this module have."""
+        """Return the parameters that all kernels for few output channels have."""
         shape, (top, left) = self.shape, self.first
         return SingleRows(
             batch=shape.batch,
@@ -253,7 +261,7 @@ def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 class SingleRows(Params):
-    """Kernel parameters of the windows over x, and of where rows are read."""
+    """Kernel parameters of kernels for few output channels: sizes of x and y, steps, and where rows are read."""
 
     batch: Annotated[int, "images"]
     in_height: Annotated[int, "rows of x"]
@@ -276,13 +284,13 @@ class SingleRows(Params):
 
 
 class OffsetCodeLimits(CodeLimits):
-    """Kernel parameters of requantization in plain C: limits of results, and zero point plus one half."""
+    """Kernel parameters of requantization in plain C: limits of quantized results, zero point and rounding term."""
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
 
 class SingleOptions(Options):
-    """Template options of how the kernels for few output channels read windows."""
+    """Template options of kernels for few output channels: how the elements of windows are loaded."""
 
     single_run: Annotated[bool, "whether a window is one run of adjacent elements"]
     unroll: Annotated[int, "elements of an inner loop iteration"]
@@ -290,7 +298,7 @@ class SingleOptions(Options):
 
 
 class Shift(Options):
-    """Template option of the requantization: the right shift of products."""
+    """Template option of requantization in plain C: the right shift of accumulator · multiplier."""
 
     shift: Annotated[int, "right shift of products with the multiplier"]
 
@@ -306,7 +314,7 @@ several channels are faster."""
 def has_few_channels(spec: ConvSpec) -> bool:
     """Require one group of channels and at most three output channels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the convolution has one group of channels, and at most three output channels.
     """
     return spec.shape.groups == 1 and spec.channels <= MAX_FEW_CHANNELS
 
@@ -314,7 +322,7 @@ def has_few_channels(spec: ConvSpec) -> bool:
 def has_odd_channels(spec: ConvSpec) -> bool:
     """Require an odd number of output channels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer has an odd number of output channels, a condition of kernels (Kernel.when).
     """
     return spec.channels % 2 == 1  # Pairs of channels share loads of inputs in another kernel.
 
@@ -322,7 +330,7 @@ def has_odd_channels(spec: ConvSpec) -> bool:
 def has_whole_words(spec: ConvSpec) -> bool:
     """Require a multiple of four input channels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the number of input channels is a multiple of four, so that the int8 values of a pixel fill words.
     """
     return spec.shape.in_channels % 4 == 0
 
@@ -330,7 +338,7 @@ def has_whole_words(spec: ConvSpec) -> bool:
 def has_adjacent_taps(spec: ConvSpec) -> bool:
     """Require window rows of adjacent pixels.
 
-    Return whether the taps of a window row are adjacent pixels: there is no horizontal dilation.
+    Return whether the taps of a window row are adjacent pixels of x: there is no horizontal dilation.
     """
     return isinstance(spec, TransposedSpec) or spec.shape.dilation_width == 1 or spec.shape.kernel_width == 1
 
@@ -338,7 +346,7 @@ def has_adjacent_taps(spec: ConvSpec) -> bool:
 def has_32_bit_sums(spec: ConvSpec) -> bool:
     """Require accumulators of 32 bits.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the accumulators of the layer fit 32 bits, a condition of kernels (Kernel.when).
     """
     return spec.acc is DType.INT32
 
@@ -347,10 +355,9 @@ def has_32_bit_sums(spec: ConvSpec) -> bool:
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution or transposed convolution to one to three channels, with weights packed phase by phase.
+    """Return the kernel call of a convolution or transposed convolution with one to three output channels.
 
-    Weights are int8 in natural order, or, with the DSP extension, widened to 16 bits. A phase is one channel at one
-    position modulo the strides (Phase).
+    Weights are packed phase by phase (Phase), as int8 in natural order, or widened to 16 bits for the DSP extension.
     """
     form = site.kernel.options[0]
     plan = WindowPlan.of(spec, form is dsp_conv.StreamOptions)
@@ -390,7 +397,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
 
 
 def num_iterations(spec: ConvSpec) -> int:
-    """Count inner loop iterations per inference of the plain C kernel, for the cost model."""
+    """Count the inner loop iterations per inference of the plain C kernel, a term of the cost model."""
     plan = WindowPlan.of(spec, is_dsp=False)
     return plan.num_iterations
 

@@ -11,7 +11,7 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, reads, writes
 
 
 class GatherParams(Params):
-    """Kernel parameters with the number of blocks of x, and of indices for each block.
+    """Kernel parameters of Gather and GatherND: number of blocks of x, and of indices for each block.
 
     A block is the part of x at one index of all axes before the indexed ones.
     """
@@ -22,20 +22,20 @@ class GatherParams(Params):
 
 
 class IndexedAxes(ByAxis):
-    """Kernel parameters of the axes along which an index selects, one set for each axis."""
+    """Kernel parameters of Gather and GatherND: the axes along which an index selects, one set for each axis."""
 
     stride: Annotated[Mapping[str, int], "elements from entry to entry of this axis"]
     depth: Annotated[Mapping[str, int], "entries of this axis"]
 
 
 class GatherRun(Params):
-    """Kernel parameter with the size of the contiguous run that an index selects."""
+    """Kernel parameter of Gather and GatherND: size of the contiguous run that an index selects."""
 
     run_size: Annotated[int | None, "elements that an index selects, if more than one"] = None
 
 
 class GatherOptions(Options):
-    """Template options of a gather: element type, indices and contiguous runs."""
+    """Template options of Gather and GatherND: element type, indices and contiguous runs."""
 
     t: Annotated[str, "C type of the elements"]
     index_t: Annotated[str, "C type of the indices"]
@@ -90,13 +90,13 @@ REVERSE_SEQUENCE = Kernel(
 
 
 class SliceCount(Params):
-    """Kernel parameter with the number of axes that are sliced at run time."""
+    """Kernel parameter of a slice at run-time positions: the number of axes that are sliced."""
 
     count: Annotated[int, "axes whose starts and steps are given"]
 
 
 class SlicedAxes(ByAxis):
-    """Kernel parameters of each axis of a slice."""
+    """Kernel parameters of a slice at run-time positions: sizes and stride of each axis."""
 
     size: Annotated[Mapping[str, int], "entries of this axis of x"]
     stride: Annotated[Mapping[str, int], "elements of x from entry to entry"]
@@ -104,7 +104,7 @@ class SlicedAxes(ByAxis):
 
 
 class SliceOptions(Options):
-    """Template option of a slice at run-time positions: the number of sliced axes."""
+    """Template option of a slice at run-time positions: the number of axes of x."""
 
     rank: Annotated[int, "axes"]
 

@@ -12,7 +12,7 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 class InverseParams(Params):
-    """Kernel parameters with the sizes of square matrices."""
+    """Kernel parameters of matrix inversion: number and size of square matrices."""
 
     batch: Annotated[int, "matrices"]
     n: Annotated[int, "rows of a matrix, and elements of a row"]

@@ -11,7 +11,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 class DescentOptions(Options):
-    """Template options of a gradient descent step: whether weights are int8 or float32."""
+    """Template option of a gradient descent step: whether weights are int8 (rounded stochastically) or float32."""
 
     codes: Annotated[bool, "whether weights are int8, rounded with a dither"]
 
@@ -35,7 +35,7 @@ DESCEND = Kernel(
 
 
 class CodedStep(Params):
-    """Kernel parameter of a gradient step in integers: the zero point of the quantized inputs."""
+    """Kernel parameter of a gradient descent step in integers: the zero point of the quantized inputs."""
 
     b_zero_point: Annotated[int, "zero point of b"]
 
@@ -57,7 +57,7 @@ DESCEND_CODES = Kernel(
 
 
 class ProductLoops(Options):
-    """Template options of a matrix product's loop over the rows of x, four at a time."""
+    """Template options of products with trainable int8 weights: how the rows of x are computed, four at a time."""
 
     has_row_blocks: Annotated[bool, "whether x has four rows or more"]
     has_tail_rows: Annotated[bool, "whether the number of rows is not a multiple of four"]

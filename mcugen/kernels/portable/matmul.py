@@ -40,7 +40,7 @@ _CODES = (DType.INT8, DType.INT16)
 
 
 class Matrices(Params):
-    """Kernel parameters with the number and the sizes of the matrix products of a batch."""
+    """Kernel parameters of a batch of matrix products y = a · b: number of products, and sizes of the matrices."""
 
     batch: Annotated[int, "matrix products"]
     rows: Annotated[int, "rows of a and y"]
@@ -49,13 +49,16 @@ class Matrices(Params):
 
 
 class Factor(Params):
-    """Kernel parameter with the real factor that every sum of products is multiplied by."""
+    """Kernel parameter of matrix products with the real factor that every sum of products is multiplied by."""
 
     factor: Annotated[Real | None, "factor of each sum, if it is not 1"] = None
 
 
 class ProductStore(Params):
-    """Parameters that requantize the sums of a matrix product; only zero points if accumulators are the result."""
+    """Kernel parameters that requantize the accumulators of a matrix product.
+
+    Only the zero points are set if the accumulators are the result.
+    """
 
     a_zero_point: Annotated[Trained | None, "zero point of a; 0 for int16"] = None
     b_zero_point: Annotated[Trained | None, "zero point of b; 0 for int16"] = None
@@ -66,7 +69,7 @@ class ProductStore(Params):
 
 
 class ScaledOptions(Options):
-    """Template option of matrix products of floats: whether sums are multiplied by a factor."""
+    """Template option of matrix products: whether sums are multiplied by a factor."""
 
     scaled: Annotated[bool, "whether sums have a factor"]
 
@@ -78,7 +81,7 @@ class ElementOptions(Options):
 
 
 class BlockOptions(Options):
-    """Template option of matrix products that are computed in blocks of y: whether a has a single row."""
+    """Template option of float matrix products that are computed in blocks of y: whether a has a single row."""
 
     single_row: Annotated[bool, "whether a has one row"]
 
@@ -97,7 +100,10 @@ class ProductOptions(Options):
 
 
 class ColumnStrips(Params):
-    """Kernel parameters of strips: columns of b that are packed together, and then multiplied with all rows of a."""
+    """Kernel parameters of the DSP matrix product: requantization, and strips of columns of b that are packed.
+
+    Each strip is multiplied with all rows of a.
+    """
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
@@ -108,7 +114,14 @@ class ColumnStrips(Params):
 
 
 def matmul_call(spec: MatMulSpec, site: Site) -> Call:
-    """Return the instruction of a matrix product, with the parameters and scratch memory that the kernel declares."""
+    """Return the kernel call of a matrix product, for kernels that compute y without packing strips of many columns.
+
+    Parameters, template options and scratch memory are those that the kernel declares.
+
+    Args:
+        spec: The matrix product.
+        site: Operands and CPU features of the call, and the kernel.
+    """
     operands = {"a": site.input(0), "b": site.input(1), "y": site.y}
     params: list[Params] = [_matrices(spec)]
     options: list[Options] = []
@@ -141,7 +154,8 @@ MAX_STRIP_BYTES = 2304
 def fits_upper_word(spec: MatMulSpec) -> bool:
     """Require int8 operands and result, and results from the high word of a 64-bit product.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a, b and y are quantized int8, accumulators fit 32 bits, and the high word of accumulator ·
+    multiplier is the result.
     """
     return _is_int8(spec) and spec.requantizer.for_high_word().shift == 32
 
@@ -153,7 +167,7 @@ def _is_int8(spec: MatMulSpec) -> bool:
 
 
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a matrix product for the DSP extension, which computes two rows by two columns per step of four elements.
+    """Return the call of a matrix product for the DSP extension, two rows by two columns per step of four elements.
 
     Loops: batch, strips of columns of b, pairs of rows of a, pairs of columns, steps (unrolled 16 times).
 
@@ -185,7 +199,7 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
 
 
 class PlainStrips(Params):
-    """Kernel parameters of strips whose packed columns have 8-bit elements."""
+    """Kernel parameters of matrix products that pack strips of columns of b as 8-bit elements."""
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
@@ -194,7 +208,7 @@ class PlainStrips(Params):
 
     @staticmethod
     def of(spec: MatMulSpec, width: int) -> PlainStrips:
-        """Return the parameters for strips of `width` columns."""
+        """Return the parameters of a matrix product for strips of `width` columns of b."""
         zeros = spec.a.q.zero_point, spec.b.q.zero_point
         multiplier = int(spec.requantizer.multiplier[0])
         return PlainStrips(a_zero_point=zeros[0], b_zero_point=zeros[1], multiplier=multiplier, strip_columns=width)
@@ -203,7 +217,8 @@ class PlainStrips(Params):
 def fits_vectors(spec: MatMulSpec) -> bool:
     """Require int8 operands and result, accumulators of 32 bits, and at most 16384 columns.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a, b and y are quantized int8 and b has at most 16384 columns. Accumulators must fit 32 bits, also
+    after the left shift that lets a right shift of 31 bits follow.
     """
     if not _is_int8(spec) or spec.columns > MAX_OUT_CHANNELS:
         return False
@@ -212,7 +227,7 @@ def fits_vectors(spec: MatMulSpec) -> bool:
 
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a matrix product for Helium, which computes two rows by four columns at a time.
+    """Return the call of a matrix product for Helium, which computes two rows by four columns at a time.
 
     Loops: matrices of the batch, strips of columns of b, pairs of rows of a, four columns, vectors of 16 elements.
 
@@ -256,7 +271,10 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
 
 
 def count_vector_steps(spec: MatMulSpec) -> int:
-    """Count blocks of 16 products for two rows by four columns, the unit of the cost model."""
+    """Count the inner-loop steps per inference of the Helium kernel, a term of the cost model.
+
+    A step multiplies 16 elements of two rows of a with four columns of b.
+    """
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // CHANNELS_PER_BLOCK) * -(-spec.depth // VECTOR)
 
 
@@ -267,7 +285,8 @@ COLUMNS_PER_PASS = 6
 def fits_32_bit_products(spec: MatMulSpec) -> bool:
     """Require int8 operands and result, and a requantization that products of 32 bits can compute.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a, b and y are quantized int8, accumulators fit 32 bits, and they can be requantized by 32-bit
+    products with pieces of the multiplier, as Thumb-1 has no wider products.
     """
     return _is_int8(spec) and choose_piece_bits(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
 
@@ -277,7 +296,7 @@ def _largest_sum(spec: MatMulSpec) -> int:
 
 
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a matrix product for Thumb-1, which computes one row by six columns at a time.
+    """Return the call of a matrix product for Thumb-1, which computes one row by six columns at a time.
 
     Loops: matrices of the batch, strips of columns of b, rows of a, six columns, elements.
 
@@ -300,7 +319,10 @@ def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
 
 
 def count_thumb1_instructions(spec: MatMulSpec) -> int:
-    """Estimate the instructions of the Thumb-1 kernel: 81 per four inputs of six columns."""
+    """Estimate the instructions per inference of the Thumb-1 kernel, for the cost model.
+
+    They are 81 per four elements of a row of a, and 240 besides, for each row and six columns.
+    """
     return spec.batch * spec.rows * -(-spec.columns // COLUMNS_PER_PASS) * (81 * spec.depth // 4 + 240)
 
 
@@ -315,7 +337,10 @@ def _matrices(spec: MatMulSpec) -> Matrices:
 
 
 def count_dsp_steps(spec: MatMulSpec) -> int:
-    """Count inner-loop steps of the DSP kernel: groups of four products, for two rows and two columns."""
+    """Count the inner-loop steps per inference of the DSP kernel, a term of the cost model.
+
+    A step multiplies four elements of two rows of a with two columns of b.
+    """
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // 2) * -(-spec.depth // GROUP)
 
 
@@ -355,7 +380,7 @@ def _operands(*dtypes: DType, sums: bool = False) -> tuple[Role, ...]:
 def is_quantized(spec: MatMulSpec) -> bool:
     """Require that both operands have a quantization scale.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a and b are quantized, a condition of kernels (Kernel.when).
     """
     return spec.a.quant is not None and spec.b.quant is not None
 
@@ -381,7 +406,7 @@ def _of_codes(name: str, condition: Callable[[HasSignature], bool]) -> Kernel:
 
 
 def count_tail_products(spec: MatMulSpec) -> int:
-    """Count products beyond whole groups of four along the depth, for the cost model."""
+    """Count the products per inference beyond whole groups of four along the depth, a term of the cost model."""
     return spec.batch * spec.rows * spec.columns * (spec.depth % GROUP)
 
 
@@ -485,7 +510,7 @@ MATMUL: tuple[Kernel, ...] = (
 
 
 class DetParams(Params):
-    """Kernel parameters with the sizes of square matrices."""
+    """Kernel parameters of determinants: number and size of square matrices."""
 
     batch: Annotated[int, "matrices"]
     n: Annotated[int, "rows of a matrix, and elements of a row"]

@@ -23,7 +23,7 @@ classifier (float[2, 2] x) => (int64[2] label, float[2, 3] scores) {
 
 
 class RbfParams(Params):
-    """Kernel parameters with the numbers of rows and support vectors, and the factor of the exponent."""
+    """Kernel parameters of the radial basis function exp(-gamma d²) of support vector machines."""
 
     rows: Annotated[int, "rows of x"]
     vectors: Annotated[int, "support vectors"]
@@ -46,7 +46,7 @@ RBF = Kernel(
 
 
 class DuelsParams(Params):
-    """Kernel parameters of pairwise decisions: the numbers of rows, classes and support vectors."""
+    """Kernel parameters of a support vector classifier that decides between each pair of classes: its sizes."""
 
     rows: Annotated[int, "rows of k"]
     classes: Annotated[int, "classes"]
@@ -70,7 +70,7 @@ SVM_DUELS = Kernel(
 
 
 class ClassPairs(Params):
-    """Kernel parameters with the numbers of rows, classes and pairs of classes of pairwise scores."""
+    """Kernel parameters with the sizes of pairwise scores: numbers of rows, classes, and pairs of classes."""
 
     rows: Annotated[int, "rows of x"]
     classes: Annotated[int, "classes"]
@@ -88,7 +88,7 @@ SVM_WINNER = Kernel(
 
 
 class Iteration(Params):
-    """Kernel parameters that end an iterative solution: largest number of iterations, and tolerance."""
+    """Kernel parameters that end an iterative optimization: largest number of iterations, and tolerance."""
 
     max_iterations: Annotated[int, "largest number of iterations"]
     tolerance: Annotated[float, "distance from the optimum at which the iteration ends"]

@@ -29,32 +29,38 @@ MOVE, COPY = MOVE_KERNEL, COPY_KERNEL
 
 @dataclass(frozen=True)
 class CopySide:
-    """Strides and offset of one side of a copy: its source, or its target."""
+    """The walk of a copy through one of its two tensors, the source or the target: strides, and first element.
+
+    Attributes:
+        strides: Stride of each axis of the copy, in elements.
+        offset: Index of the first element that is copied.
+    """
 
     strides: Sequence[int]
-    """Stride of each axis of the copy, in elements."""
     offset: int = 0
-    """Index of the first element that is copied."""
 
     @staticmethod
     def dense(shape: Shape) -> CopySide:
-        """Return the strides of a dense tensor of this shape, from its first element on."""
+        """Return the strides of a whole dense tensor of this shape, from its first element on."""
         return CopySide(dense_strides(shape))
 
 
 @dataclass(frozen=True)
 class CopyLoops:
-    """The loop nest of a copy."""
+    """The loop nest of a copy of elements from x to y.
+
+    Attributes:
+        outer: (trip count, stride in x, stride in y) of each loop, from the outermost; strides are in elements.
+        run: Number of elements that each innermost iteration copies as one contiguous run; None if it copies single
+            elements.
+    """
 
     outer: Sequence[tuple[int, int, int]]
-    """(trip count, stride in x, stride in y) of each loop, from the outermost; strides are in elements."""
     run: int | None
-    """Number of elements that each innermost iteration copies as one contiguous run; None if it copies single
-    elements."""
 
     @staticmethod
     def of(shape: Shape, source: Sequence[int], target: Sequence[int]) -> CopyLoops:
-        """Return the merged loops over all indices of `shape`.
+        """Return the loops over all indices of `shape`, with as few loops as possible.
 
         Args:
             shape: Trip count of each axis.
@@ -66,21 +72,26 @@ class CopyLoops:
         return CopyLoops(dims[:-1], size) if steps == [1, 1] else CopyLoops(dims, None)
 
     def params(self, dtype: DType) -> tuple[CopyWalk, CopiedRunParams]:
-        """Return the parameters of the copy kernel for elements of a type."""
+        """Return the parameters of the copy kernel for elements of type `dtype`: loops, and bytes of a run."""
         sizes, xs, ys = zip(*self.outer, strict=True) if self.outer else ((), (), ())
         walk = CopyWalk(d=numbered("d", sizes), x_s=numbered("x_s", xs), y_s=numbered("y_s", ys))
         return walk, CopiedRunParams(run=None if self.run is None else self.run * dtype.nbytes)
 
     def options(self, dtype: DType, stepped: bool = False) -> CopyOptions:
-        """Return the template options of the copy kernel for an element type; `stepped` is passed to CopyOptions."""
+        """Return the template options of the copy kernel for elements of type `dtype`.
+
+        Args:
+            dtype: Element type.
+            stepped: Whether the copy is in a loop, and each step of the loop copies another part of the tensor.
+        """
         return CopyOptions(rank=len(self.outer), contiguous=self.run is not None, x_t=dtype.c, stepped=stepped)
 
     def variant(self, dtype: DType) -> str:
-        """Return the part of the C function's name that describes the loops."""
+        """Return the part of the C function's name that describes the loops for elements of type `dtype`."""
         return f"{'runs' if self.run is not None else 'b' + str(8 * dtype.nbytes)}_{len(self.outer)}d"
 
     def order(self, source: int, target: int) -> Traversal:
-        """Return the order of reads and writes of a copy.
+        """Return the order of reads and writes of a copy, from which the allowed overlap of x and y in memory follows.
 
         Args:
             source: Index of the first element of x that is copied.
@@ -102,9 +113,10 @@ def emit_copy(
     target: CopySide | None = None,
     access: Access = Access.OUT,
 ) -> None:
-    """Emit a strided copy: y[target.offset + Σ i·target] = x[source.offset + Σ i·source] for all i in `shape`.
+    """Emit a strided copy of one input to the output: y[target at i] = x[source at i] for all indices i of `shape`.
 
-    A copy of a single contiguous run becomes a move, which vanishes if the planner places x and y at one address.
+    The element of a side at index i is `offset` + Σ i · strides. A copy of a single contiguous run becomes a move,
+    which vanishes if the planner places x and y at one address.
 
     Args:
         node: Node to lower.
@@ -113,7 +125,7 @@ def emit_copy(
         shape: Trip count of each axis.
         source: Strides and offset in x.
         target: Strides and offset in y; None: y is dense.
-        access: Access to y.
+        access: Access to y: OUT, or INOUT if y keeps elements that are not copied.
     """
     target = target or CopySide.dense(shape)
     loops = CopyLoops.of(shape, source.strides, target.strides)
@@ -138,7 +150,7 @@ def emit_copy(
 
 
 class WholeFillParams(Params):
-    """Kernel parameters with the number of elements to fill, and their value."""
+    """Kernel parameters of a fill of a whole tensor: number of elements, and their value."""
 
     count: Annotated[int, "elements of y"]
     fill_value: Annotated[Real, "value of each element, converted to the type of y"]
@@ -166,7 +178,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        buffer: The buffer.
+        buffer: The buffer to fill.
         value: The value, an array of one element.
     """
     dtype = DType.of(value)
@@ -176,7 +188,7 @@ def emit_fill(node: Node, builder: Builder, buffer: Buffer, value: Array) -> Non
 
 
 class Bytes(Params):
-    """Kernel parameter with the size of x in bytes."""
+    """Kernel parameter of a reinterpretation as another type: the size of x in bytes."""
 
     x_bytes: Annotated[int, "bytes of x"]
 
@@ -204,21 +216,24 @@ about 120 bytes of code. Under SHORT_LOOPS, the smallest size is twice as large.
 
 @dataclass(frozen=True, eq=False)
 class TransposeSpec:
-    """A transposition as its kernels see it: y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …]."""
+    """A permutation of axes as its kernels see it: y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …].
+
+    Attributes:
+        x: Type of the input.
+        y: Type of the output.
+        perm: Order of the axes: entry i is the axis of x that becomes axis i of y.
+        whole: Elements from row to row of a single matrix in memory, if the transposition covers only some of its
+            columns; None if it covers all.
+    """
 
     x: TensorType
-    """Type of the input."""
     y: TensorType
-    """Type of the output."""
     perm: Permutation
-    """Order of the axes: entry i is the axis of x that becomes axis i of y."""
     whole: int | None = None
-    """Elements from row to row of a single matrix in memory, if the transposition covers only some of its columns; None
-    if it covers all."""
 
     @cached_property
     def matrices(self) -> tuple[int, int, int] | None:
-        """Return the sizes of the matrices that the transposition transposes.
+        """Return the sizes of matrices if the permutation of axes is the same as transposing matrices.
 
         Returns:
             (batch, columns, rows) if x can be seen as matrices [batch, rows, columns]; None if the permutation does not
@@ -237,7 +252,7 @@ class TransposeSpec:
 def transposes_matrices(spec: TransposeSpec) -> bool:
     """Require that two merged axes are exchanged, as in a matrix transposition.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the permutation of axes is the same as transposing matrices (TransposeSpec.matrices).
     """
     return spec.matrices is not None
 
@@ -245,8 +260,8 @@ def transposes_matrices(spec: TransposeSpec) -> bool:
 def transposes_few_planes(spec: TransposeSpec) -> bool:
     """Require whole matrices, and scratch memory of at most a quarter of the tensor to transpose them in place.
 
-    Return whether all of x is transposed as matrices, in place with little scratch memory. The scratch memory may have
-    at most a quarter of the tensor's bytes.
+    Return whether all columns of x are transposed as matrices, and an in-place transposition (Planes) needs scratch
+    memory of at most a quarter of the tensor's bytes.
     """
     planes = Planes.of(spec) if spec.whole is None else None
     return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
@@ -267,7 +282,7 @@ def _elements_of_many_planes(spec: TransposeSpec) -> int:
 
 
 class TransposeSizes(Params):
-    """Kernel parameters with the sizes of the matrices."""
+    """Kernel parameters of matrix transpositions: number, sizes and row stride of the matrices."""
 
     batch: Annotated[int, "matrices"]
     columns: Annotated[int, "elements of a row of x"]
@@ -283,7 +298,7 @@ class TransposeOptions(Options):
 
 
 class TransposeGatherOptions(TransposeOptions):
-    """Template options of a transposition in the order of the output."""
+    """Template options of a transposition that writes y in memory order: types, unrolling, and vectors or blocks."""
 
     lanes: Annotated[
         str, "scattered: 16 of a row at a time; gathered: of eight rows; blocks: four by four; empty: one by one"
@@ -353,18 +368,20 @@ class Planes:
     """Plan of an in-place transposition between planes (channels first) and pixels (channels last).
 
     Each plane is divided into runs of adjacent elements, which are moved as a whole.
+
+    Attributes:
+        batch: Number of images.
+        planes: Number of planes of an image, equal to the elements of a pixel: the smaller size of the matrix.
+        lines: Number of runs of adjacent elements that a plane is divided into.
+        width: Number of elements of one run.
+        inverse: Whether pixels become planes; else planes become pixels.
     """
 
     batch: int
-    """Number of images."""
     planes: int
-    """Number of planes of an image, equal to the elements of a pixel: the smaller size of the matrix."""
     lines: int
-    """Number of runs of adjacent elements that a plane is divided into."""
     width: int
-    """Number of elements of one run."""
     inverse: bool
-    """Whether pixels become planes; else planes become pixels."""
 
     MIN_RUN_BYTES: ClassVar[int] = 64
     """Smallest size of a run, in bytes: each run has an overhead of about 60 instructions."""
@@ -374,7 +391,7 @@ class Planes:
         """Return the plan of an in-place transposition, with runs of whole words if possible.
 
         Returns:
-            The plan; None if the transposition is not one of matrices (TransposeSpec.matrices).
+            The plan; None if the permutation of axes is not the same as transposing matrices (TransposeSpec.matrices).
         """
         matrices = spec.matrices
         if matrices is None:
@@ -392,12 +409,18 @@ class Planes:
         return self.planes * self.lines
 
     def scratch(self, dtype: DType) -> int:
-        """Return the bytes of scratch memory: space for one run of each plane, and a bit for each run of an image."""
+        """Return the bytes of scratch memory for elements of type `dtype`.
+
+        It holds one run of each plane, and a bit for each run of an image.
+        """
         return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
 
 
 class PlanesParams(Params):
-    """Kernel parameters with the sizes of images whose planes are transposed."""
+    """Kernel parameters of a transposition in place between planes and pixels: sizes of images and runs.
+
+    A run is a part of a plane that is moved as a whole.
+    """
 
     batch: Annotated[int, "images"]
     planes: Annotated[int, "planes of an image, or elements of a pixel"]

@@ -10,7 +10,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 class NgramsParams(Params):
-    """Kernel parameters with the sizes of rows of items, and of the pool of n-grams."""
+    """Kernel parameters of n-gram counting (TfIdfVectorizer): sizes of rows of items, and of the pool of n-grams."""
 
     rows: Annotated[int, "rows of x"]
     row_items: Annotated[int, "items of a row"]
@@ -22,7 +22,7 @@ class NgramsParams(Params):
 
 
 class NgramsOptions(Options):
-    """Template options of n-gram counting: item type, binary counts, weights."""
+    """Template options of n-gram counting (TfIdfVectorizer): item type, binary counts, weights."""
 
     t: Annotated[str, "C type of the items"]
     binary: Annotated[bool, "whether a count is at most 1"]

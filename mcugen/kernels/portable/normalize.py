@@ -24,34 +24,42 @@ from mcugen.numerics.normalize import FixedNormalize, span
 
 @dataclass(frozen=True)
 class NormalizeLoops:
-    """The loop nest of a normalization, as kernel parameters and C index expressions."""
+    """The loop nest of a normalization, as kernel parameters and C index expressions.
+
+    A row is a set of elements that share mean and variance.
+
+    Attributes:
+        nests: Kernel parameters: sizes and strides of the loops.
+        k: Number of nested loops over rows.
+        r: Number of nested loops over the elements of a row.
+        index: C index expressions by operand role and nest: "k" for loops over rows, "r" for loops within a row.
+    """
 
     nests: Nests
-    """Kernel parameters: sizes and strides of the loops."""
     k: int
-    """Number of nested loops over rows."""
     r: int
-    """Number of nested loops over the elements of a row."""
     index: Mapping[tuple[str, str], str]
-    """C index expressions by operand role and nest: "k" for loops over rows, "r" for loops within a row."""
 
 
 @dataclass(frozen=True)
 class NormalizedRows:
-    """A normalization of rows, whose elements share mean and variance."""
+    """A normalization of rows, whose elements share mean and variance.
+
+    Attributes:
+        x: Type of the input.
+        y: Type of the output.
+        shape: Shape of x and y, perhaps with split axes.
+        axes: Axes of `shape` whose elements form a row: these share mean and variance.
+        centered: Whether the mean is subtracted (layer norm), or not (RMS norm).
+        strides: Stride of each axis of `shape`, in elements, by operand role.
+    """
 
     x: TensorType
-    """Type of the input."""
     y: TensorType
-    """Type of the output."""
     shape: Shape
-    """Shape of x and y, perhaps with split axes."""
     axes: tuple[int, ...]
-    """Axes of `shape` whose elements form a row: these share mean and variance."""
     centered: bool
-    """Whether the mean is subtracted (layer norm), or not (RMS norm)."""
     strides: Mapping[str, Sequence[int]]
-    """Stride of each axis of `shape`, in elements, by operand role."""
 
     @property
     def count(self) -> int:
@@ -60,30 +68,33 @@ class NormalizedRows:
 
     @property
     def is_forward(self) -> bool:
-        """Return whether rows are contiguous, and are processed in memory order."""
+        """Return whether each row is contiguous in memory, so that elements are processed in memory order."""
         is_reduced = [axis in self.axes for axis, size in enumerate(self.shape) if size != 1]
         return is_reduced == sorted(is_reduced)
 
     @property
     def inplace(self) -> list[tuple[str, str]]:
-        """Return [("y", "x")] if y may begin at the address of x, else an empty list.
+        """Return the operands that may share one address, as (output role, input role): [("y", "x")], or an empty list.
 
-        The list is also empty for contiguous rows, whose overlap `overlaps` describes.
+        The list is empty if x and y differ in type, and for contiguous rows, whose overlap `overlaps` describes.
         """
         return [("y", "x")] if self.x.dtype is self.y.dtype and not self.is_forward else []
 
     def overlaps(self) -> list[Overlap]:
-        """Return how far y may overlap x in memory; empty if rows are not contiguous."""
+        """Return how far y may overlap x in memory, for the memory planner; empty if rows are not contiguous."""
         return overlap(self.x, self.y, Traversal.forward(self.x.count)) if self.is_forward else []
 
     @property
     def formula(self) -> str:
-        """Return the formula as one line of text, for a comment."""
+        """Return the formula of the normalization as one line of text, for a comment in the generated code."""
         text = "(x - mean) / sqrt(variance + epsilon)" if self.centered else "x / sqrt(mean(x * x) + epsilon)"
         return text + (" * scale" if "scale" in self.strides else "") + (" + bias" if "bias" in self.strides else "")
 
     def loops(self) -> NormalizeLoops:
-        """Return the loop nest of the normalization: sizes, and strides other than 1, as kernel parameters."""
+        """Return the loop nest of the normalization, with as few loops as possible.
+
+        Sizes, and strides other than 1, are kernel parameters.
+        """
         kept, reduced = self._walks()
         index: dict[tuple[str, str], str] = {}
 
@@ -120,14 +131,14 @@ _Walk = tuple[int, tuple[int, ...]]
 
 
 class Statistics(Params):
-    """Kernel parameters of mean and variance of float rows: 1 / elements of a row, and epsilon."""
+    """Kernel parameters of mean and variance of float rows (elements that share them): reciprocal size, and epsilon."""
 
     inverse_row_size: Annotated[Real, "1 / elements of a row"]
     epsilon: Annotated[Real, "added to the variance"]
 
 
 class NormalizeOptions(Options):
-    """Template options for floats. An index is a C expression of loop counters, empty if it is always 0."""
+    """Template options of a float normalization. An index is a C expression of loop counters, empty if always 0."""
 
     what: Annotated[str, "the formula"]
     t: Annotated[str, "C type of the elements"]
@@ -202,7 +213,7 @@ def call_normalize(
 
 
 class FixedPoint(Params):
-    """Kernel parameters of normalization in integers (mcugen.numerics.normalize)."""
+    """Kernel parameters of the normalization of quantized values in integers (mcugen.numerics.normalize)."""
 
     row_size: Annotated[int, "elements of a row"]
     x_zero_point: Annotated[Trained, "zero point of x"]
@@ -214,7 +225,7 @@ class FixedPoint(Params):
 
 
 class FixedOptions(Options):
-    """Template options for quantized values. An index is a C expression of loop counters, empty if it is always 0."""
+    """Template options of a normalization of quantized values. An index is a C expression, empty if it is always 0."""
 
     what: Annotated[str, "the formula"]
     x_t: Annotated[str, "C type of x"]
@@ -245,13 +256,13 @@ NORMALIZE_INT = Kernel(
 
 
 def call_normalize_codes(node: Node, builder: Builder, rows: NormalizedRows, fixed: FixedNormalize) -> None:
-    """Emit a normalization of quantized values.
+    """Emit a normalization of quantized values, which is computed in integers.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
         rows: Types, axes and strides of the normalization.
-        fixed: The formula in integers, with gains and biases.
+        fixed: The formula in integers, with factor (gain) and bias of each element.
     """
     x, y, name, loops = rows.x, rows.y, node.output.name, rows.loops()
     params = FixedPoint(

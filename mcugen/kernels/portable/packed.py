@@ -28,14 +28,20 @@ TILE_ROWS, TILE_CHANNELS = 32, 8
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """Group-quantized weights as they are stored in flash: packed values and zero points."""
+    """Group-quantized weights as they are stored in flash: packed values, and zero points by group.
+
+    A group is a number of successive weights of an output channel that share a scale.
+
+    Attributes:
+        bits: Number of bits of a weight: 2, 4 or 8.
+        data: Packed weights, uint8: the first weight of a byte is in its lowest bits, and each group begins at a new
+            byte.
+        zeros: Zero points of the weights, uint8: a single one, or one for each channel and group.
+    """
 
     bits: int
-    """Number of bits of a weight: 2, 4 or 8."""
     data: Array
-    """Packed weights, uint8: the first weight of a byte is in its lowest bits, and each group begins at a new byte."""
     zeros: Array
-    """Zero points of the weights, uint8: a single one, or one for each channel and group."""
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +55,7 @@ class PackedWeights:
 
     @property
     def zero(self) -> int:
-        """Return the zero point if all groups share one, else 0."""
+        """Return the common zero point of all groups; 0 if groups have different ones."""
         return 0 if self.has_zeros else int(self.zeros[0])
 
     @staticmethod
@@ -95,27 +101,31 @@ def _bytes(codes: Array, bits: int) -> Array:
 
 @dataclass(frozen=True)
 class GroupRequantizer:
-    """Requantization of the sums of groups of weights, in 64 bits with one rounding, half up.
+    """Requantization of a layer with group-quantized weights, in 64 bits with one rounding, half up.
 
-    y[n] = (Σ_g sum[n, g] · multiplier[n, g] + bias[n]) >> shift, for output channel n and group g.
+    y[n] = (Σ_g sum[n, g] · multiplier[n, g] + bias[n]) >> shift, for output channel n and group g, where sum[n, g] is
+    the sum of products of the group.
+
+    Attributes:
+        multiplier: Integer multiplier of each output channel and group, int64 [N, G].
+        bias: Biases at the scale of products, with the zero point and the rounding term, int64 [N].
+        shift: Right shift of the scaled and added sums, in bits.
     """
 
     multiplier: Array
-    """Integer multiplier of each output channel and group, int64 [N, G]."""
     bias: Array
-    """Biases at the scale of products, with the zero point and the rounding term, int64 [N]."""
     shift: int
-    """Right shift of the scaled and added sums, in bits."""
 
     @staticmethod
     def of(factors: Array, bias: Array, zero_point: int, sums: Array) -> GroupRequantizer:
         """Return the requantization with the largest shift for which multipliers have 31 bits, and totals 62.
 
         Args:
-            factors: Product unit ÷ output unit, [N, G].
-            bias: Bias in output units, [N].
+            factors: Real factor from the sum of a group to y, in quantization steps: scale of x · scale of the group /
+                scale of y, [N, G].
+            bias: Bias in quantization steps of y, [N].
             zero_point: Zero point of the output.
-            sums: Largest magnitudes of sums, [N, G].
+            sums: Largest magnitudes of the sums of groups, [N, G].
         """
         max_total = max(float((factors * sums).sum(1).max() + np.abs(bias).max()) + abs(zero_point) + 1, 1.0)
         shift = 46
@@ -210,7 +220,7 @@ DENSE_PACKED = Kernel(
 
 
 class TileOptions(Options):
-    """Template options of layers that unpack group-quantized weights to tiles of floats: packing, and rows per tile."""
+    """Template options of layers that unpack tiles of group-quantized weights to floats: packing, and rows per tile."""
 
     bits: Annotated[int, "bits of a weight"]
     zero: Annotated[int, "zero point of weights, if there is a single one"]
@@ -242,7 +252,7 @@ DENSE_PACKED_TILE = Kernel(
 
 
 def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
-    """Return the numbers of floats of the two scratch buffers.
+    """Return the sizes, in floats, of the scratch buffers of the kernel that unpacks tiles of weights.
 
     Args:
         rows: Rows of x.
@@ -256,12 +266,15 @@ def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
 
 
 def largest_group_sums(codes: Array, group: int, x: DType) -> Array:
-    """Return an upper bound of the magnitude of each group's sum of products, [N, groups].
+    """Return an upper bound of the magnitude of each group's sum of products of inputs and quantized weights.
 
     Args:
-        codes: Quantized weights, [N, K].
-        group: Weights of a group.
+        codes: Quantized weights, [N, K]: a row for each output channel.
+        group: Number of weights of a group, along K.
         x: Element type of the input.
+
+    Returns:
+        int64 [N, groups].
     """
     starts = np.arange(0, codes.shape[1], group)
     sums: Array = np.add.reduceat(np.abs(codes.astype(np.int64)), starts, 1) * max_code_magnitude(x)

@@ -15,7 +15,7 @@ from mcugen.lir.traversal import Traversal, nested_positions
 
 
 class Count(Params):
-    """Kernel parameter of a fill with the number of elements of y."""
+    """Kernel parameter of a fill with a value computed at run time: the number of elements of y."""
 
     count: Annotated[int, "elements of y"]
 
@@ -30,7 +30,10 @@ FILL_WITH = Kernel(
 
 
 class ExtendWalk(ByAxis):
-    """Kernel parameters of the loops over y, one set for each axis; adjacent axes without padding are merged."""
+    """Kernel parameters of a padding with the tensor's own elements: loops over y, one set for each axis.
+
+    Adjacent axes without padding are merged.
+    """
 
     count: Annotated[Mapping[str, int], "elements of y along the axis, or of a run"]
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
@@ -61,14 +64,17 @@ EXTEND = Kernel(
 
 @dataclass
 class Extension:
-    """The loop nest of a padding with the tensor's own elements (reflect, edge, wrap), from the outermost loop."""
+    """The loop nest of a padding with the tensor's own elements (modes reflect, edge, wrap), from the outermost loop.
+
+    Attributes:
+        counts: Trip count of each loop.
+        strides: Stride of x in each loop, in elements.
+        tables: Index table of each loop; None for axes without padding.
+    """
 
     counts: list[int] = field(default_factory=list)
-    """Trip count of each loop."""
     strides: list[int] = field(default_factory=list)
-    """Stride of x in each loop, in elements."""
     tables: list[Array | None] = field(default_factory=list)
-    """Index table of each loop; None for axes without padding."""
 
     def grow(self, table: Array, stride: int) -> None:
         """Append a loop over a padded axis.
@@ -99,19 +105,22 @@ class Extension:
 
     @property
     def grows(self) -> list[bool]:
-        """Return whether the axis of each loop is padded."""
+        """Return, for each loop, whether its axis is padded."""
         return [table is not None for table in self.tables]
 
     @property
     def places(self) -> dict[str, int]:
-        """Return the kernel parameters places0, places1, …: the number of entries of x along each padded axis.
+        """Return the kernel parameters places0, places1, …: the number of elements of x along each padded axis.
 
-        They are the numbers of valid entries of the index tables, and are absent for axes without padding.
+        They are the bounds of the entries of the index tables, and are absent for axes without padding.
         """
         return {f"places{axis}": int(table.max()) + 1 for axis, table in enumerate(self.tables) if table is not None}
 
     def order(self) -> Traversal:
-        """Return the order of reads and writes: element by element, or by runs if the last axis is not padded."""
+        """Return the order of reads and writes, from which the allowed overlap of x and y in memory follows.
+
+        Elements are copied one by one, or by runs if the last axis is not padded.
+        """
         loops = zip(self.counts, self.strides, self.tables, strict=True)
         walks = [(np.arange(count) if table is None else table) * stride for count, stride, table in loops]
         if self.grows[-1]:

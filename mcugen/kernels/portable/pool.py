@@ -22,7 +22,10 @@ from mcugen.numerics.window import Window
 
 
 class WindowGeometry(Params):
-    """Geometry of a window that slides over rows and columns, channels last; with one spatial axis there is one row."""
+    """Kernel parameters of a pool: sizes, strides and padding of a window that slides over rows and pixels.
+
+    Tensors are channels last; with one spatial axis there is one row.
+    """
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "elements of a pixel"]
@@ -50,24 +53,30 @@ class DilationParams(Params):
 
 @dataclass(frozen=True, eq=False)
 class PoolSpec:
-    """A pooling layer as its kernels see it: types, window and layout."""
+    """A pooling layer as its kernels see it: types, window and layout.
+
+    Attributes:
+        x: Type of the input, [N, (H,) W, C].
+        y: Type of the output, [N, (H,) W, C].
+        window: Strides, dilations and padding of the window.
+        kernel: Number of taps of the window along each spatial axis.
+        is_channels_last: Whether channels are the last axis of x and y.
+        whole: Channels of a pixel of x and y in memory if the layer covers only some of them; None if it covers all.
+    """
 
     x: TensorType
-    """Type of the input, [N, (H,) W, C]."""
     y: TensorType
-    """Type of the output, [N, (H,) W, C]."""
     window: Window
-    """Strides, dilations and padding of the window."""
     kernel: Shape
-    """Number of taps of the window along each spatial axis."""
     is_channels_last: bool = True
-    """Whether channels are the last axis of x and y."""
     whole: int | None = None
-    """Channels of a pixel of x and y in memory if the layer covers only some of them; None if it covers all."""
 
     @cached_property
     def geometry(self) -> WindowGeometry:
-        """Return the geometry as parameters of a kernel."""
+        """Return the sizes, strides and padding of the window as kernel parameters.
+
+        With one spatial axis there is one row.
+        """
         axes: dict[tuple[str, str], tuple[Sequence[int], int]] = {
             ("in_height", "in_width"): (self.x.shape[1:-1], 1),
             ("out_height", "out_width"): (self.y.shape[1:-1], 1),
@@ -92,7 +101,7 @@ class PoolSpec:
         return DilationParams(dilation_height=by_h, dilation_width=by_w, pixel_channels=self.whole)
 
     def is_inside(self, any_size: bool) -> bool:
-        """Return whether every window is inside the input.
+        """Return whether every window is known to be inside the input, so that no padding is read.
 
         Args:
             any_size: Whether sizes are known at run time only; the result is then False.
@@ -100,7 +109,10 @@ class PoolSpec:
         return not (any_size or self.window.leaves(self.x.shape[1:-1], self.kernel))
 
     def overlaps(self) -> list[Overlap]:
-        """Return how far y may overlap x in memory for a kernel that computes four channels of a pixel at a time."""
+        """Return how far y may overlap x in memory, for the memory planner.
+
+        The kernel is assumed to compute four channels of a pixel at a time. The list is empty if no overlap is allowed.
+        """
         g, (by_h, by_w) = self.geometry, (1, *self.window.dilations)[-2:]
         rows = first_taps(g.out_height, g.stride_height, g.padding_top, by_h)
         columns = first_taps(g.out_width, g.stride_width, g.padding_left, by_w)
@@ -108,7 +120,7 @@ class PoolSpec:
         return overlap(self.x, self.y, Traversal.pixels(pixels * g.channels, g.channels, block=4))
 
     def variant(self, inside: bool) -> str:
-        """Return the part of the C function's name that describes the window.
+        """Return the part of the C function's name that describes the window: dilated, inside, some of the channels.
 
         Args:
             inside: Whether no window extends beyond x.
@@ -175,12 +187,12 @@ MAX_POOL = {dtype: kernel for kernel in _MAX_POOLS for dtype in kernel.operands[
 
 
 def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
-    """Emit a maximum pool.
+    """Emit the kernel call of a maximum pool.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        pool: The pool.
+        pool: Types and window of the pool.
     """
     inside = pool.is_inside(builder.any_size)
     call = Call(
@@ -198,7 +210,7 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 
 
 class CountedPadding(Params):
-    """Kernel parameters of padding whose taps count as zeros in a mean."""
+    """Kernel parameters of an average pool whose divisor counts some taps in the padding, as zeros."""
 
     counted_height: Annotated[
         int | None, "rows from the first row above x whose taps count to the last one below x"
@@ -215,7 +227,7 @@ class FloatMean(Params):
 
 
 class QuantizedMean(Params):
-    """Kernel parameters that requantize a sum to the quantized mean with one rounding."""
+    """Kernel parameters that requantize a sum of quantized values to their quantized mean, with one rounding."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -255,7 +267,7 @@ class AverageOptions(Options):
 
 
 class PoolSumOptions(Options):
-    """Template options of sums of quantized values: whether they fit 16 bits, and how far loops are unrolled."""
+    """Template options of the sums of an average pool of quantized values: size of sums, and unrolling."""
 
     sums_fit_16_bits: Annotated[bool, "whether sums fit 16 bits"]
     centered_sums_fit_16_bits: Annotated[bool, "whether sums less their zero points fit 16 bits too"]
@@ -354,20 +366,23 @@ AVERAGE_POOL = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AverageSpec(PoolSpec):
-    """An average pool as its kernels see it: types, window, and how the divisor is found."""
+    """An average pool as its kernels see it: types, window, and how the divisor is found.
+
+    Attributes:
+        divisor: How many taps the sum of a window is divided by: "fixed" (the same number in each window), "inside"
+            (the taps in x) or "padded" (the taps in x and in counted padding).
+        requantize: Requantization of sums to means: one multiplier for each possible number of taps, or a single one if
+            the divisor is fixed; None for floats.
+        counted: Kernel parameters with the padding whose taps count as elements in the divisor of the average.
+        taps: Number of taps that count in each window, if the divisor is fixed.
+        counts_padding: Whether taps in the padding count as elements in the divisor of the average.
+    """
 
     divisor: str
-    """How many taps the sum of a window is divided by: "fixed" (the same number in each window), "inside" (the taps in
-    x) or "padded" (the taps in x and in counted padding)."""
     requantize: Requantizer | None
-    """Requantization of sums to means: one multiplier for each possible number of taps, or a single one if the divisor
-    is fixed; None for floats."""
     counted: CountedPadding = field(default_factory=CountedPadding)
-    """Kernel parameters with the padding whose taps count as elements in the divisor of the average."""
     taps: int = 0
-    """Number of taps that count in each window, if the divisor is fixed."""
     counts_padding: bool = False
-    """Whether taps in the padding count as elements in the divisor of the average."""
 
     @property
     def is_fixed(self) -> bool:
@@ -384,7 +399,7 @@ class AverageSpec(PoolSpec):
         return [window] * bool(window) + [self.divisor] * (not self.is_fixed)
 
     def options(self, inside: bool) -> AverageOptions:
-        """Return the template options of the average pool.
+        """Return the template options of the average pool that describe window and divisor.
 
         Args:
             inside: Whether no window extends beyond x.
@@ -393,12 +408,12 @@ class AverageSpec(PoolSpec):
 
 
 def call_average_pool(node: Node, builder: Builder, pool: AverageSpec) -> None:
-    """Emit an average pool.
+    """Emit the kernel call of an average pool.
 
     Args:
         node: Node to lower.
         builder: Builder that receives the instruction.
-        pool: The pool.
+        pool: Types, window and divisor of the pool.
     """
     if pool.requantize is not None:
         return _call_average_of_codes(node, builder, pool, pool.requantize.for_high_word())
@@ -447,7 +462,7 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
 
 
 class RowSize(Params):
-    """Kernel parameters with the numbers of pixels that are added up, and of their channels."""
+    """Kernel parameters of a sum by channel over rows of an image: number of pixels, and channels of a pixel."""
 
     pixels: Annotated[int, "pixels of all rows"]
     channels: Annotated[int, "elements of a pixel"]
@@ -463,7 +478,7 @@ ACCUMULATE_ROWS = Kernel(
 
 
 class SumsSize(Params):
-    """Kernel parameters with the number of sums, one per channel, and of the values in each."""
+    """Kernel parameters of means from sums: number of sums, one per channel, and of values in each."""
 
     channels: Annotated[int, "sums, one per channel"]
     pixels_per_sum: Annotated[int, "quantized values that each sum adds up"]
@@ -483,7 +498,10 @@ AVERAGE_OF_SUMS = Kernel(
 
 
 def call_row_sums(node: Node, builder: Builder) -> None:
-    """Emit the call that adds the quantized values of one more row to the node's sums by channel, in place."""
+    """Emit the call that adds the quantized values of one more row (input 0) to the sums by channel.
+
+    The node's output holds the sums, which are updated in place.
+    """
     x = node.input(0)
     channels = x.type.shape[-1]
     operands = {"x": builder.buffer(x), "acc": builder.buffer(node.output)}
@@ -512,16 +530,16 @@ def call_mean_of_sums(node: Node, builder: Builder, requantize: Requantizer, cou
 
 
 class PoolPlanes(Params):
-    """Kernel parameters with the sizes of a pool's input and output, channels first."""
+    """Kernel parameters of a pool in any number of axes, channels first: number and size of the planes of x."""
 
     planes: Annotated[int, "images times channels"]
     x_plane_size: Annotated[int, "elements of a plane of x"]
 
 
 class DirectParams(ByAxis):
-    """Kernel parameters of a pool in any number of axes that depend on its function and results.
+    """Kernel parameters of a pool in any number of axes: counted padding, indices of maxima, and p of an Lp norm.
 
-    Parameters of an axis end with its number.
+    Names of parameters of an axis end with the axis's number.
     """
 
     counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)
@@ -565,7 +583,7 @@ POOL_DIRECT = Kernel(
 
 
 class UnpoolParams(Params):
-    """Kernel parameters with the numbers of elements of input and output."""
+    """Kernel parameters of MaxUnpool: numbers of elements of input and output."""
 
     count: Annotated[int, "elements of x"]
     y_size: Annotated[int, "elements of y"]

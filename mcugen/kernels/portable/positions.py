@@ -11,7 +11,7 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 class TriluParams(Params):
-    """Kernel parameters of Trilu with the number and the sizes of matrices."""
+    """Kernel parameters of Trilu: number and sizes of the matrices."""
 
     matrices: Annotated[int, "matrices"]
     rows: Annotated[int, "rows of a matrix"]
@@ -62,7 +62,7 @@ class RangeParams(Params):
 
 
 class RangeOptions(Options):
-    """Template options of a range of numbers; integer arithmetic wraps around."""
+    """Template options of Range: C types of elements and of the computation, whose integers wrap around."""
 
     t: Annotated[str, "C type of the elements"]
     wide_t: Annotated[str, "C type of the computation"]
@@ -79,7 +79,7 @@ RANGE = Kernel(
 
 
 class CumulativeOptions(Options):
-    """Template options of a cumulative operation: types, operator, direction, and whether an element counts itself."""
+    """Template options of CumSum and CumProd: types, operator, direction, and whether an element counts itself."""
 
     t: Annotated[str, "C type of the elements"]
     acc_t: Annotated[str, "C type of the accumulator"]
@@ -100,13 +100,13 @@ CUMULATIVE = Kernel(
 
 
 class TopParams(Params):
-    """Kernel parameter of TopK: the number of results along the axis."""
+    """Kernel parameter of TopK: the number of elements that are selected along the axis."""
 
     k: Annotated[int, "elements that are selected"]
 
 
 class TopOptions(Options):
-    """Template options of TopK: element type, and whether the largest or the smallest elements come first."""
+    """Template options of TopK: element type, and whether the largest or the smallest elements are selected."""
 
     t: Annotated[str, "C type of the elements"]
     beats: Annotated[str, "how a better element compares with another: > or <"]

@@ -23,41 +23,45 @@ from mcugen.lir.traversal import Traversal, nested_positions, overlap
 
 @dataclass(frozen=True)
 class RecurrentSizes:
-    """Sizes of a recurrent layer, and strides of its tensors in elements."""
+    """Sizes of a recurrent layer, and strides of its tensors X, Y and states in elements.
+
+    Attributes:
+        steps: Number of time steps of the longest sequence.
+        batch: Number of sequences in a batch.
+        depth: Number of elements of x at one step of a sequence.
+        hidden: Number of elements of a hidden state.
+        directions: Number of directions: 1 or 2.
+        batch_first: Whether the first axis of x, y and states is the sequence (ONNX layout 1), else the step or
+            direction.
+    """
 
     steps: int
-    """Number of time steps of the longest sequence."""
     batch: int
-    """Number of sequences in a batch."""
     depth: int
-    """Number of elements of x at one step of a sequence."""
     hidden: int
-    """Number of elements of a hidden state."""
     directions: int
-    """Number of directions: 1 or 2."""
     batch_first: bool
-    """Whether the first axis of x, y and states is the sequence (ONNX layout 1), else the step or direction."""
 
     @property
     def y_shape(self) -> Shape:
-        """Return the shape of Y, the hidden states of all steps."""
+        """Return the shape of Y, the hidden states of all steps, by ONNX layout 0 or 1."""
         outer = (self.steps, self.directions, self.batch)
         return (*((self.batch, self.steps, self.directions) if self.batch_first else outer), self.hidden)
 
     @property
     def state_shape(self) -> Shape:
-        """Return the shape of the initial and final states h and c."""
+        """Return the shape of the initial and final states h and c, by ONNX layout 0 or 1."""
         return (*((self.batch, self.directions) if self.batch_first else (self.directions, self.batch)), self.hidden)
 
     @property
     def x_strides(self) -> tuple[int, int]:
-        """Return two strides of X in elements: from sequence to sequence, and from step to step."""
+        """Return two strides of X in elements: from sequence to sequence, and from time step to time step."""
         batch, step = (self.steps, 1) if self.batch_first else (1, self.batch)
         return batch * self.depth, step * self.depth
 
     @property
     def y_strides(self) -> tuple[int, int]:
-        """Return two strides of Y in elements: from sequence to sequence, and from step to step."""
+        """Return two strides of Y in elements: from sequence to sequence, and from time step to time step."""
         batch, step = (self.steps * self.directions, self.directions)
         if not self.batch_first:
             batch, step = 1, self.directions * self.batch
@@ -69,23 +73,26 @@ class RecurrentSizes:
         return self.hidden * (self.directions if self.batch_first else 1)
 
     def start(self, direction: int) -> int:
-        """Return the index of the first element of a direction, in Y and in the states."""
+        """Return the index of the first element of direction 0 or 1, in Y and in the states."""
         return direction * self.hidden * (1 if self.batch_first else self.batch)
 
 
 @dataclass(frozen=True)
 class Gates:
-    """Grouping of the rows of a recurrent layer's weights by gate."""
+    """The grouping of the rows of a recurrent layer's weights W (of the input) and R (of the state) by gate.
+
+    Attributes:
+        count: Number of gates that the rows of W and R hold.
+        blocks: Number of gates in each block of R; the kernel multiplies R by the hidden state h block by block.
+        kept: Buffers, each of the size of a hidden state, that a step needs at once for gates and other values.
+    """
 
     count: int
-    """Number of gates that the rows of W and R hold."""
     blocks: tuple[int, ...]
-    """Number of gates in each block of R; the kernel multiplies R by the hidden state h block by block."""
     kept: int
-    """Buffers, each of the size of a hidden state, that a step needs at once for gates and other values."""
 
     def packed(self, matrices: Array, blocks: Sequence[int]) -> Array:
-        """Pack matrices of weights into a flat array, with rows interleaved within each block of gates.
+        """Pack weight matrices into a flat array, with rows interleaved by four within each block of gates.
 
         Args:
             matrices: W or R, [directions, gates · hidden, k].
@@ -100,7 +107,7 @@ class Gates:
 
 
 class SequenceParams(Params):
-    """Kernel parameters with the sizes of sequences, and offsets of a direction in the inputs."""
+    """Kernel parameters of one direction of a recurrent layer: sizes of sequences, and offsets in the inputs."""
 
     batch: Annotated[int, "sequences"]
     steps: Annotated[int, "largest number of steps of a sequence"]
@@ -117,13 +124,13 @@ class SequenceParams(Params):
 
 
 class PeepholeParams(Params):
-    """Kernel parameter with the offset of one direction's peephole weights."""
+    """Kernel parameter of one direction of an LSTM: the offset of its peephole weights, or None without peepholes."""
 
     peepholes_offset: Annotated[int | None, "first element of peepholes of this direction"] = None
 
 
 class OutputWalk(Params):
-    """Kernel parameters of one direction's part of y: strides and offset; absent if only final states are results."""
+    """Kernel parameters with the strides and offset of one direction's part of y; absent if y is not a result."""
 
     y_batch_stride: Annotated[int | None, "elements of y from sequence to sequence"] = None
     y_step_stride: Annotated[int | None, "elements of y from step to step"] = None
@@ -131,21 +138,21 @@ class OutputWalk(Params):
 
 
 class HiddenWalk(Params):
-    """Kernel parameters with the offset and stride, in elements, of one direction's hidden states among all states."""
+    """Kernel parameters with the offset and stride, in elements, of one direction in the tensor of hidden states."""
 
     h_offset: Annotated[int, "first element of h_all of this direction"]
     h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 class CellWalk(Params):
-    """Kernel parameters with the offset and stride, in elements, of one direction's cell states among all states."""
+    """Kernel parameters with the offset and stride, in elements, of one direction in the tensor of cell states."""
 
     c_offset: Annotated[int, "first element of c_all of this direction"]
     c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 class FunctionParams(ExpressionParams):
-    """Kernel parameters of the activation functions of one direction, such as alpha and beta."""
+    """Kernel parameters of one direction's activation functions: clip of their inputs, and alpha and beta."""
 
     clip: Annotated[Real | None, "inputs of gates are limited to -clip .. clip"] = None
     f: Annotated[Mapping[str, Real], "alpha and beta of f"] = field(default_factory=dict)
@@ -154,7 +161,7 @@ class FunctionParams(ExpressionParams):
 
 
 class RecurrentOptions(Options):
-    """Template options of any recurrent layer.
+    """Template options of any recurrent layer: layout of weights and biases, optional operands and functions.
 
     Activation functions are C statements in which @ stands for the variable.
     """
@@ -249,45 +256,56 @@ LSTM = _recurrent(
 
 @dataclass(frozen=True)
 class DirectionActivations:
-    """Activation functions of one direction of a recurrent layer."""
+    """Activation functions of one direction of a recurrent layer.
+
+    Attributes:
+        texts: C statements by role of the activation function in the kernel (f, g, k), in which @ stands for the
+            variable.
+        headers: C headers that the statements need.
+        params: Kernel parameters of the activation functions.
+    """
 
     texts: Mapping[str, str]
-    """C statements by role of the activation function in the kernel (f, g, k), in which @ stands for the variable."""
     headers: list[str]
-    """C headers that the statements need."""
     params: FunctionParams
-    """Kernel parameters of the activation functions."""
 
 
 @dataclass(frozen=True)
 class RecurrentLayer:
-    """A recurrent layer as its kernel sees it."""
+    """One node of a recurrent layer (RNN, GRU or LSTM) that is being lowered: its kernel, sizes and buffers.
+
+    Attributes:
+        kernel: The kernel of the layer: RNN, GRU or LSTM.
+        sizes: Sizes of the sequences and of the hidden state, and strides.
+        gates: How the rows of the weights are grouped by gate.
+        backwards: For each direction, whether it reads sequences from their end.
+        states: States of the layer: "h", and "c" for an LSTM.
+        x: Type of the input sequences.
+        y: Type of the hidden states of all steps; None if they are not a result.
+        inputs: Buffers of the inputs that are present, by role.
+        results: Buffers of the results that are present: "y", and final states by name.
+        packed: Whether rows of W and R are interleaved by four, for kernels that compute four sums at a time.
+        bias: Layout of the biases, with the values of RecurrentOptions.bias.
+    """
 
     kernel: Kernel
-    """The kernel of the layer: RNN, GRU or LSTM."""
     sizes: RecurrentSizes
-    """Sizes of the sequences and of the hidden state, and strides."""
     gates: Gates
-    """How the rows of the weights are grouped by gate."""
     backwards: tuple[bool, ...]
-    """For each direction, whether it reads sequences from their end."""
     states: tuple[str, ...]
-    """States of the layer: "h", and "c" for an LSTM."""
     x: TensorType
-    """Type of the input sequences."""
     y: TensorType | None
-    """Type of the hidden states of all steps; None if they are not a result."""
     inputs: Mapping[str, Buffer]
-    """Buffers of the inputs that are present, by role."""
     results: Mapping[str, Buffer]
-    """Buffers of the results that are present: "y", and final states by name."""
     packed: bool
-    """Whether rows of W and R are interleaved by four, for kernels that compute four sums at a time."""
     bias: str
-    """Layout of the biases, with the values of RecurrentOptions.bias."""
 
     def options(self, functions: DirectionActivations) -> RecurrentOptions:
-        """Return the template options that every recurrent kernel has, for one direction."""
+        """Return the template options that all recurrent kernels have, for one direction.
+
+        Args:
+            functions: The activation functions of the direction.
+        """
         return RecurrentOptions(
             packed=self.packed,
             bias=self.bias,
@@ -301,7 +319,7 @@ class RecurrentLayer:
         )
 
     def call(self, node: Node, builder: Builder, d: int, functions: FunctionParams, options: Sequence[Options]) -> None:
-        """Emit the instruction of one direction.
+        """Emit the kernel call of one direction.
 
         Args:
             node: Node to lower.

@@ -20,7 +20,7 @@ LoopList = list[tuple[int, int]]
 
 
 def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[LoopList, LoopList]:
-    """Return the loops over kept and over reduced dimensions of a dense tensor.
+    """Return the loops of a reduction over a dense tensor: those over kept dimensions, and those over reduced ones.
 
     Adjacent dimensions of the same kind are merged; dimensions of size 1 are dropped.
 
@@ -29,7 +29,7 @@ def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[LoopList, LoopList]:
         axes: The reduced axes.
 
     Returns:
-        The loops over kept dimensions, and the loops over reduced ones, each from the outermost.
+        Two lists of loops, each loop as (trip count, stride in elements), from the outermost.
     """
     merged: list[tuple[int, int, bool]] = []
     for axis, size in enumerate(shape):
@@ -44,7 +44,12 @@ def walks_of(shape: Shape, axes: Sequence[int]) -> tuple[LoopList, LoopList]:
 
 
 def nests_of(kept: LoopList, reduced: LoopList) -> Nests:
-    """Return the kernel parameters of loops over kept dimensions around loops over reduced dimensions."""
+    """Return the kernel parameters of a reduction: loops over kept dimensions around loops over reduced dimensions.
+
+    Args:
+        kept: Loops over kept dimensions, as (trip count, stride in elements), from the outermost.
+        reduced: Loops over reduced dimensions.
+    """
 
     def loops(letter: str, walks: LoopList) -> dict[str, int]:
         members: dict[str, int] = {}
@@ -56,7 +61,7 @@ def nests_of(kept: LoopList, reduced: LoopList) -> Nests:
 
 
 class FinishParams(Params):
-    """Kernel parameters that turn an accumulator into an element of y, by a mean or a requantization."""
+    """Kernel parameters with which a reduction turns accumulators into elements of y: mean or requantization."""
 
     scale: Annotated[Real | None, "1 / elements of a mean of floats"] = None
     mean_size: Annotated[int | None, "elements of a mean of integers"] = None
@@ -116,9 +121,12 @@ ARG = Kernel(
 
 
 def arg_order(walk: AxisWalk) -> Traversal:
-    """Return the order of reads and writes of ArgMax and ArgMin.
+    """Return the order of reads and writes of ArgMax and ArgMin, from which the allowed overlap of x and y follows.
 
-    All elements of a row are read before the row's index is written.
+    All elements along the axis are read before their index is written.
+
+    Args:
+        walk: Sizes of the loops along the axis.
     """
     rows = np.arange(walk.outer_size) * walk.axis_size * walk.inner_size
     return Traversal.runs(nested_positions(rows, np.arange(walk.inner_size)), 1)

@@ -14,13 +14,13 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, w
 
 
 class NearestRun(Params):
-    """Kernel parameter with the size of the contiguous runs behind the last resized axis."""
+    """Kernel parameter of nearest-neighbour resizing: size of the contiguous runs behind the last resized axis."""
 
     run_size: Annotated[int | None, "elements that are adjacent in x and y"] = None
 
 
 class NearestAxes(ByAxis):
-    """Kernel parameters of the loops over y, one set for each loop."""
+    """Kernel parameters of nearest-neighbour resizing: the loops over y, one set of parameters for each loop."""
 
     d: Annotated[Mapping[str, int], "trip count of this loop"]
     s: Annotated[Mapping[str, int], "stride of x in this loop, in elements"]
@@ -55,9 +55,10 @@ RESIZE_NEAREST = Kernel(
 
 
 class LinearWalk(Params):
-    """Kernel parameters with the sizes of x and y as [outer][first][middle][last][inner].
+    """Kernel parameters of linear interpolation along one or two axes of x, called `first` and `last`.
 
-    The axes first and last are interpolated. With one interpolated axis, the sizes are those of [outer][last][inner].
+    Sizes are those of x and y seen as [outer][first][middle][last][inner]; with one interpolated axis, as
+    [outer][last][inner].
     """
 
     outer_size: Annotated[int, "blocks of x"]
@@ -83,9 +84,9 @@ class LinearOptions(Options):
 
 
 class Rescaling(Params):
-    """Kernel parameters that requantize the weighted sum of quantized values to y.
+    """Kernel parameters that requantize the weighted sum of quantized values in linear interpolation.
 
-    y = ((sum - x_zero_point) · multiplier / 2^32 + offset) >> shift_more.
+    y = ((sum − x_zero_point) · multiplier / 2^32 + requantize_offset) >> upper_word_fraction_bits.
     """
 
     multiplier: Annotated[Trained, "scale of x / scale of y, Q0.31 or more fraction bits"]
@@ -104,9 +105,9 @@ class CodesOptions(LinearOptions):
 
 
 class ResizedRowOptions(Options):
-    """Template options of rows of quantized values on CPUs with Helium or the DSP extension.
+    """Template options of linear interpolation of rows of quantized values with Helium or the DSP extension.
 
-    Positions in the tables then have 16 bits.
+    Positions in the tables of neighbours then have 16 bits.
     """
 
     gathers: Annotated[bool, "whether inner_size is 1, so that Helium gathers single elements"] = False
@@ -153,7 +154,7 @@ RESIZE_LINEAR = {
 
 
 class LinearLaneOptions(LinearOptions):
-    """Template options of linear interpolation with weights of few bits, such as sixteenths."""
+    """Template options of linear interpolation with weights of few fraction bits, such as sixteenths."""
 
     a_bits: Annotated[int, "fraction bits of the weights of the first of two axes"]
     b_bits: Annotated[int, "fraction bits of the weights of the last axis"]
@@ -184,7 +185,7 @@ net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
 
 
 class ResampleParams(Params):
-    """Kernel parameters with the sizes of y and of the table of weights along the resampled axis."""
+    """Kernel parameters of resampling by a table of weights: sizes of y and of the table along the resampled axis."""
 
     out_size: Annotated[int, "entries of y along the axis"]
     taps: Annotated[int, "weights of each entry of y"]
@@ -192,7 +193,7 @@ class ResampleParams(Params):
 
 
 class ResampleOptions(Options):
-    """Template option of resampling: the element type."""
+    """Template option of resampling by a table of weights: the element type."""
 
     t: Annotated[str, "C type of the elements"]
 

@@ -20,7 +20,7 @@ class FloatTypeOptions(Options):
 
 
 class GridParams(Params):
-    """Kernel parameters with the sizes of images and positions."""
+    """Kernel parameters of GridSample with the sizes of images, and the number of sampled positions."""
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
@@ -29,7 +29,7 @@ class GridParams(Params):
 
 
 class PlaneAxes(ByAxis):
-    """Kernel parameters of the axes of a plane, one set for each axis."""
+    """Kernel parameters of GridSample with the size and the stride of each spatial axis of x."""
 
     in_size: Annotated[Mapping[str, int], "elements of x along the axis"]
     stride: Annotated[Mapping[str, int], "elements of x from one index along the axis to the next"]
@@ -60,7 +60,7 @@ GRID_SAMPLE = Kernel(
 
 
 class DeformParams(Params):
-    """Kernel parameters with the sizes of a convolution whose taps are moved by computed offsets."""
+    """Kernel parameters of DeformConv (a convolution with computed offsets of its taps): sizes of channel groups."""
 
     batch: Annotated[int, "images"]
     groups: Annotated[int, "groups of channels, each with its own filters"]
@@ -109,7 +109,7 @@ DEFORM_CONV = Kernel(
 
 
 class RegionParams(Params):
-    """Kernel parameters with the sizes of images, and of regions of interest in bins."""
+    """Kernel parameters of RoiAlign and MaxRoiPool with the sizes of images, and of regions of interest in bins."""
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
@@ -121,7 +121,7 @@ class RegionParams(Params):
 
 
 class RegionScale(Params):
-    """Kernel parameter with the factor from a region's coordinates to elements of a plane of x."""
+    """Kernel parameter of RoiAlign and MaxRoiPool with the scale of a region's coordinates (spatial_scale of ONNX)."""
 
     scale: Annotated[Real, "elements of a plane per unit of a region's coordinates"]
 

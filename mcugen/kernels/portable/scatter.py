@@ -19,7 +19,7 @@ def _operands(index: str, meaning: str) -> tuple[Role, ...]:
 
 
 class Reduced(Options):
-    """Template options of how a scatter combines an update with the element that it replaces."""
+    """Template options of scatter operators: how an update is combined with the element that it replaces."""
 
     t: Annotated[str, "C type of the elements"]
     reduction: Annotated[str, "none, add, mul, max or min, for the comment"]
@@ -27,7 +27,7 @@ class Reduced(Options):
 
 
 class ScatterElementsParams(Params):
-    """Kernel parameters with the sizes of the tensor, and of the axis that indices refer to."""
+    """Kernel parameters of ScatterElements: sizes of the tensor, and of the axis that indices refer to."""
 
     x_size: Annotated[int, "elements of x"]
     axis_size: Annotated[int, "entries of the axis"]
@@ -35,7 +35,7 @@ class ScatterElementsParams(Params):
 
 
 class ScatteredAxes(ByAxis):
-    """Kernel parameters of the loops over the indices, one set for each loop."""
+    """Kernel parameters of ScatterElements: the loops over the indices, one set for each loop."""
 
     d: Annotated[Mapping[str, int], "trip count of this loop"]
     y_s: Annotated[Mapping[str, int], "stride of y in this loop, in elements; 0 along the axis that indices refer to"]
@@ -58,7 +58,7 @@ SCATTER_ELEMENTS = Kernel(
 
 
 class ScatterParams(Params):
-    """Kernel parameters with the sizes of the tensor and the updates."""
+    """Kernel parameters of ScatterND: sizes of the tensor and of the updates."""
 
     x_size: Annotated[int, "elements of x"]
     num_updates: Annotated[int, "updates"]
@@ -66,14 +66,14 @@ class ScatterParams(Params):
 
 
 class PlacedAxes(ByAxis):
-    """Kernel parameters of the axes along which an index of ScatterND selects, one set for each axis."""
+    """Kernel parameters of ScatterND: the axes of y along which an index selects, one set for each axis."""
 
     depth: Annotated[Mapping[str, int], "entries of this axis"]
     stride: Annotated[Mapping[str, int], "elements from entry to entry"]
 
 
 class ScatterOptions(Reduced):
-    """Template option of ScatterND, whose updates are contiguous runs."""
+    """Template options of ScatterND, whose updates are contiguous runs: numbers of an index, and combination."""
 
     depths: Annotated[int, "numbers of an index: axes that it selects along"]
 
@@ -89,7 +89,7 @@ SCATTER_ND = Kernel(
 
 
 class TensorScatterParams(Params):
-    """Kernel parameters with the sizes of the tensor, and of the part of its axis that is written."""
+    """Kernel parameters of TensorScatter: sizes of the tensor, and of the part of its axis that is written."""
 
     x_size: Annotated[int, "elements of x"]
     batch: Annotated[int, "samples"]

@@ -22,22 +22,25 @@ from mcugen.numerics.softmax import SOFTMAX_LOG_BITS, FixedExp, FixedLogSoftmax,
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxSpec:
-    """A softmax or log-softmax as its kernels see it."""
+    """A softmax or log-softmax along one axis, as its kernels see it.
+
+    Attributes:
+        x: Type of the input.
+        y: Type of the output.
+        axis: Axis along which the softmax is computed: its probabilities along this axis add up to 1.
+        log: Whether the layer is a log-softmax.
+        mask: Type of the mask that hides elements; None without a mask.
+    """
 
     x: TensorType
-    """Type of the input."""
     y: TensorType
-    """Type of the output."""
     axis: int
-    """Axis along which the softmax is computed: its probabilities along this axis add up to 1."""
     log: bool
-    """Whether the layer is a log-softmax."""
     mask: TensorType | None
-    """Type of the mask that hides elements; None without a mask."""
 
     @property
     def walk(self) -> AxisWalk:
-        """Return the kernel parameters of the loops along the softmax's axis."""
+        """Return the kernel parameters of the loops: sizes before the softmax's axis, of it, and behind it."""
         return AxisWalk.of(self.x.shape, self.axis)
 
     @cached_property
@@ -54,9 +57,10 @@ class Mask(Params):
 
 
 class Probabilities(Params):
-    """Kernel parameters that turn exponentials e into quantized probabilities.
+    """Kernel parameters that turn integer exponentials of a softmax into quantized probabilities.
 
-    q = (e · (numerator · 2^bits / sum) + offset) >> shift.
+    For an exponential e and the sum of exponentials, the probability is (e · (numerator · 2^exponential_bits / sum) +
+    requantize_offset) >> (32 + extra_shift).
     """
 
     numerator: Annotated[Trained, "1 / scale of y, with shift - exponential_bits fraction bits"]
@@ -66,7 +70,7 @@ class Probabilities(Params):
 
     @staticmethod
     def of(fixed: FixedSoftmax) -> Probabilities:
-        """Return the parameters of an integer softmax."""
+        """Return the kernel parameters of a softmax whose formula in integers is `fixed`."""
         offset, more = Wide(fixed.offset), fixed.shift - 32
         return Probabilities(
             numerator=fixed.numerator, exponential_bits=fixed.exp.bits, requantize_offset=offset, extra_shift=more
@@ -74,7 +78,7 @@ class Probabilities(Params):
 
 
 class Logarithms(Params):
-    """Kernel parameters that turn x - max and the logarithm of the sum of exponentials into quantized values."""
+    """Kernel parameters that turn x − max and the logarithm of the sum of exponentials into a quantized log-softmax."""
 
     multiplier: Annotated[Trained, "scale of x / scale of y, with `shift` fraction bits"]
     log2_one: Annotated[Trained, "log2 of the unit of an exponential, with 20 fraction bits"]
@@ -85,7 +89,7 @@ class Logarithms(Params):
 
     @staticmethod
     def of(fixed: FixedLogSoftmax) -> Logarithms:
-        """Return the parameters of an integer log-softmax."""
+        """Return the kernel parameters of a log-softmax whose formula in integers is `fixed`."""
         return Logarithms(
             multiplier=fixed.slope,
             log2_one=fixed.exp.bits << SOFTMAX_LOG_BITS,
@@ -109,7 +113,7 @@ class FloatSoftmaxOptions(MaskOptions):
 
 
 class QuotientOptions(Options):
-    """Template options of the division of exponentials by their sum, whose quotients are quantized values."""
+    """Template options of a quantized softmax's division of exponentials by their sum: shift, and row length."""
 
     shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
     has_long_rows: Annotated[bool, "whether rows are so long that rows without a clamped element have a separate loop"]
@@ -222,12 +226,12 @@ LOG_SOFTMAX = {dtype: _log_softmax(dtype) for dtype in _TYPES}
 
 
 def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
-    """Emit a softmax or log-softmax by the best kernel.
+    """Emit a softmax or log-softmax by the fastest kernel that fits.
 
     Args:
         node: Node to lower; input 1, if present, is the mask.
         builder: Builder that receives the instruction.
-        spec: The softmax.
+        spec: Types, axis and mask of the softmax.
     """
     if not _call_dsp(node, builder, spec):
         _call_any(node, builder, spec)

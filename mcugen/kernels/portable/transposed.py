@@ -37,7 +37,7 @@ _CODES = (DType.INT8, DType.INT16)
 
 
 class SpreadGeometry(Params):
-    """Kernel parameters with the geometry of a transposed convolution, channels last.
+    """Kernel parameters with the geometry of a transposed convolution of x to y, channels last.
 
     With one spatial axis there is one row.
     """
@@ -57,7 +57,11 @@ class SpreadGeometry(Params):
 
     @classmethod
     def of(cls, shape: ConvShape) -> SpreadGeometry:
-        """Return the geometry of a transposed convolution as kernel parameters."""
+        """Return the geometry of a transposed convolution as kernel parameters.
+
+        Args:
+            shape: The geometry; strides, dilations and padding refer to y.
+        """
         return cls(**{member.name: getattr(shape, member.name) for member in cls.declared()})
 
 
@@ -74,7 +78,7 @@ class SpreadTypes(Options):
 
 
 def transposed_call(spec: ConvSpec, site: Site) -> Call:
-    """Return the instruction of the plain C kernel, which computes four output channels of a pixel at a time.
+    """Return the call of the plain C kernel of transposed convolutions, which computes four output channels at a time.
 
     Weights are interleaved by four channels, per group of channels.
     """
@@ -154,16 +158,18 @@ CONV_TRANSPOSE_INT = Kernel(
 
 @dataclass(frozen=True, eq=False)
 class PhaseSpec(ConvSpec):
-    """One phase of a transposed convolution: the rows of y whose number has one remainder modulo the vertical stride.
+    """One phase of a transposed convolution, as a product of windows of x by a part of the kernel.
 
-    The phase is a product of windows of x by a part of the kernel. Its output channels, [stride_width · out_channels],
-    are the channels of the adjacent pixels of y that a window produces.
+    A phase is the rows of y whose number has one remainder modulo the vertical stride. Its output channels,
+    [stride_width · out_channels], are the channels of the adjacent pixels of y that a window produces.
+
+    Attributes:
+        codes: Requantization of the whole layer, with a multiplier for each output channel of the phase.
+        first: First row of x of a window, relative to the row number of y divided by the vertical stride.
     """
 
     codes: Requantizer
-    """Requantization of the whole layer, with a multiplier for each output channel of the phase."""
     first: int
-    """First row of a window, relative to the row of x that is y's row divided by the vertical stride."""
 
     @cached_property
     def requantizer(self) -> Requantizer:
@@ -190,10 +196,10 @@ class TransposedSpec(ConvSpec):
 
     @cached_property
     def columns(self) -> tuple[int, int]:
-        """Return the columns of x that a window reads.
+        """Return which columns of x a window reads; a window produces `stride_width` adjacent pixels of y.
 
         Returns:
-            The first column relative to the window's number, and the number of columns.
+            The first column relative to the window's number in the row, and the number of columns.
         """
         offsets = [
             at for place in range(self.shape.stride_width) for _, at in contributing_taps(self.shape, "width", place)
@@ -203,17 +209,17 @@ class TransposedSpec(ConvSpec):
 
     @property
     def windows(self) -> int:
-        """Return the number of windows of a row; each produces `stride_width` pixels of y, the last perhaps fewer."""
+        """Return the number of windows of a row of y; each produces `stride_width` pixels, the last perhaps fewer."""
         return -(-self.shape.out_width // self.shape.stride_width)
 
     @property
     def has_partial_window(self) -> bool:
-        """Return whether the last window of a row produces pixels beyond the row."""
+        """Return whether the last window of a row of y produces pixels beyond the end of the row."""
         return self.shape.out_width % self.shape.stride_width != 0
 
     @cached_property
     def phases(self) -> tuple[PhaseSpec, ...]:
-        """Return the phases, by row of y modulo the vertical stride.
+        """Return the phases of the layer, one for each remainder of y's row number modulo the vertical stride.
 
         Groups of channels are merged into one, with zero weights between them.
         """
@@ -254,14 +260,17 @@ class TransposedSpec(ConvSpec):
 
     @property
     def reads_pixels(self) -> bool:
-        """Return whether each window is a single pixel of x, at the window's own position."""
+        """Return whether each window is a single pixel of x, at the window's own position, and inside x.
+
+        Windows are then read in place, without im2col.
+        """
         single = all(p.first == 0 and p.weights.shape[1] == 1 for p in self.phases) and self.columns == (0, 1)
         shape = self.shape
         inside = self.windows <= shape.in_width and shape.out_height <= shape.in_height * shape.stride_height
         return single and inside
 
     def traversal(self, at_once: int, rereads: bool) -> Traversal:
-        """Return the order of reads and writes of a kernel that computes y row by row.
+        """Return the order of reads and writes of a kernel that computes y row by row, window by window.
 
         Args:
             at_once: Windows that are read together.
@@ -289,15 +298,15 @@ class TransposedSpec(ConvSpec):
 
 
 def contributing_taps(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
-    """Return the taps that contribute to outputs at one position modulo the stride, along an axis.
+    """Return the taps of a transposed convolution that contribute to outputs at one position modulo the stride.
 
     Args:
         shape: Geometry of the convolution.
-        axis: "height" or "width".
-        place: The output position modulo the stride.
+        axis: The spatial axis: "height" or "width".
+        place: The output position along the axis modulo the stride.
 
     Returns:
-        Pairs of a tap and the input that it reads; the input is relative to the output position divided by the stride.
+        Pairs of a tap and the input position that it reads, relative to the output position divided by the stride.
     """
     _, _, taps, stride, dilation, pad = shape.along(axis)
     met = ((tap, place + pad - tap * dilation) for tap in range(taps))
@@ -305,7 +314,10 @@ def contributing_taps(shape: ConvShape, axis: str, place: int) -> list[tuple[int
 
 
 class PhaseRows(Params):
-    """Kernel parameters of the phases (PhaseSpec): sizes of x and y, and numbers of phases and windows."""
+    """Kernel parameters of a transposed convolution in phases: sizes of x and y, numbers of phases and windows.
+
+    A phase is the rows of y whose number has one remainder modulo the vertical stride (PhaseSpec).
+    """
 
     images: Annotated[int, "images of x and y"]
     x_height: Annotated[int, "rows of an image of x"]
@@ -318,7 +330,7 @@ class PhaseRows(Params):
 
 
 class PhasePatches(Params):
-    """Kernel parameters of the im2col step of a phase (PhaseSpec), which gathers windows of x."""
+    """Kernel parameters of the im2col step of a transposed convolution in phases, which gathers windows of x."""
 
     first_pixel: Annotated[int, "pixel of x at which the first window begins"]
     window_pixels: Annotated[int, "pixels of a row of a window"]
@@ -326,7 +338,7 @@ class PhasePatches(Params):
 
 
 class PhaseOptions(Options):
-    """Template options of a phase (PhaseSpec): how windows are read and rows written."""
+    """Template options of a transposed convolution in phases (PhaseSpec): how windows are read and rows written."""
 
     reads_in_place: Annotated[bool, "whether windows are pixels of x, which are read in place"]
     has_partial_rows: Annotated[
@@ -438,7 +450,7 @@ loop over groups, with Helium and the DSP extension."""
 def has_few_groups(spec: TransposedSpec) -> bool:
     """Require at most four groups of channels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the convolution has at most four groups of channels, a condition of kernels (Kernel.when).
     """
     return spec.shape.groups <= MAX_MERGED_GROUPS
 
@@ -446,8 +458,8 @@ def has_few_groups(spec: TransposedSpec) -> bool:
 def fits_packed_pairs(spec: TransposedSpec) -> bool:
     """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits, in all phases.
 
-    Return whether, in all phases, the int8 weights of two channels can share 16 bits. Sums of odd channels must fit 24
-    bits.
+    Return whether, in all phases, the int8 weights of two output channels can be packed into 16 bits as a weighted sum.
+    Accumulators of odd channels must fit 24 bits.
     """
     return all(dsp_conv.fits_packed_pairs(phase) for phase in spec.phases)
 
@@ -457,7 +469,7 @@ def _dsp_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
-    """Emit a transposed convolution for the DSP extension, with weights packed phase by phase."""
+    """Return the call of a transposed convolution for the DSP extension, with weights packed phase by phase."""
     rows, head = _dsp_rows(spec), spec.phases[0]
     streams, pitch = [], max(rows.pitches)
     for phase in spec.phases:
@@ -496,7 +508,10 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
 
 
 def count_dsp_steps(spec: TransposedSpec) -> int:
-    """Count inner-loop steps per inference: groups of four products, for two windows and two channels."""
+    """Count the inner-loop steps per inference of the DSP kernel, a term of the cost model.
+
+    A step multiplies four elements of two windows with the weights of two channels.
+    """
     rows = _dsp_rows(spec)
     return _blocks_of(spec, 2, 2) * sum(rows.pitches) // 4
 
@@ -512,7 +527,7 @@ def _mve_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_mve(spec: TransposedSpec, site: Site) -> Call:
-    """Emit a transposed convolution for Helium, with weights and requantization tables phase by phase."""
+    """Return the call of a transposed convolution for Helium, with weights and requantization tables phase by phase."""
     rows, head = _mve_rows(spec), spec.phases[0]
     vectors, tables = [], [layer.RequantizationTable(phase) for phase in spec.phases]
     packed = [layer.pack_vectors(phase.rows, layer.CHANNELS_PER_BLOCK) for phase in spec.phases]
@@ -538,7 +553,10 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
 
 
 def count_mve_steps(spec: TransposedSpec) -> int:
-    """Count blocks of 16 products for two windows by four channels, the unit of the cost model."""
+    """Count the inner-loop steps per inference of the Helium kernel, a term of the cost model.
+
+    A step multiplies 16 elements of two windows with the weights of four channels.
+    """
     return _blocks_of(spec, 2, layer.CHANNELS_PER_BLOCK) * sum(-(-phase.depth // layer.VECTOR) for phase in spec.phases)
 
 
@@ -553,7 +571,7 @@ def _thumb_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
-    """Emit a transposed convolution for Thumb-1, with interleaved weights of six channels, phase by phase."""
+    """Return the call of a transposed convolution for Thumb-1, with weights interleaved by six channels."""
     rows, head = _thumb_rows(spec), spec.phases[0]
     packed, tails = zip(*(scalar_conv.pack_in_sixes(phase) for phase in spec.phases), strict=True)
     offset, codes = scalar_conv.thumb1_requantization(spec.requantizer, spec.largest_sum, spec.limits)
@@ -572,7 +590,10 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
 
 
 def count_thumb1_steps(spec: TransposedSpec) -> int:
-    """Count products per channel for one window by six channels at a time, the unit of the cost model."""
+    """Count the inner-loop steps per inference of the Thumb-1 kernel, a term of the cost model.
+
+    A step multiplies one element of one window with the weights of six channels.
+    """
     return _blocks_of(spec, 1, 6) * sum(phase.depth for phase in spec.phases)
 
 

@@ -20,7 +20,7 @@ Line = tuple[str | Param, ...]
 
 
 class ForestParams(Params):
-    """Kernel parameters of tree ensembles: sizes of input and output, and constants of the aggregation of trees."""
+    """Kernel parameters of tree ensembles: sizes of input and output, and constants with which leaves are combined."""
 
     rows: Annotated[int, "rows of x"]
     features: Annotated[int, "elements of a row"]
@@ -30,7 +30,7 @@ class ForestParams(Params):
 
 
 class ForestOptions(Options):
-    """Template options of tree ensembles: how weights of leaves become scores."""
+    """Template options of tree ensembles: how the weights of leaves become scores."""
 
     x_t: Annotated[str, "C type of the computation"]
     combine: Annotated[str, "C text that adds a weight {w} to a score {y}"]
@@ -42,7 +42,7 @@ class ForestOptions(Options):
 
 
 class TableParams(Params):
-    """Kernel parameters with the sizes of the tables of nodes, leaves and weights."""
+    """Kernel parameters of tree ensembles in tables: sizes of the tables of nodes, leaves and weights."""
 
     num_nodes: Annotated[int, "inner nodes; greater numbers are leaves"]
     num_trees: Annotated[int, "trees"]
@@ -54,7 +54,7 @@ class TableParams(Params):
 
 
 class TableOptions(ForestOptions):
-    """Template options of tree ensembles in tables: comparisons, checks, and the layout of weights."""
+    """Template options of tree ensembles in tables: comparisons, checks, and the layout of the weights of leaves."""
 
     test: Annotated[str, "C text of the comparison, if all nodes use the same"]
     tests: Annotated[list[tuple[int, str]], "numbers and C texts of the comparisons, if nodes use several"]
@@ -112,18 +112,24 @@ TREES_TABLE = Kernel(
 
 @dataclass(frozen=True)
 class TreeText:
-    """The C text of the function that evaluates one decision tree."""
+    """The C text of the function that evaluates one decision tree.
+
+    Attributes:
+        lines: Lines of the function's body.
+        reads: Whether the function's body reads the features x.
+        writes: Whether the function's body writes the scores y.
+    """
 
     lines: Sequence[Line]
-    """Lines of the function's body."""
     reads: bool
-    """Whether the function's body reads the features x."""
     writes: bool
-    """Whether the function's body writes the scores y."""
 
     @staticmethod
     def of(lines: Sequence[Line]) -> TreeText:
-        """Return the function with these lines; `reads` and `writes` follow from the lines."""
+        """Return the text of a tree's function with these lines in its body.
+
+        `reads` and `writes` follow from the lines.
+        """
         return TreeText(lines, _mentions(lines, "x["), _mentions(lines, "y["))
 
 

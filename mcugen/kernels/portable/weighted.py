@@ -42,7 +42,7 @@ from mcugen.lir.program import Buffer, Overlap
 def is_depthwise(spec: ConvSpec) -> bool:
     """Require a depthwise convolution: each channel has its own filter.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the convolution is depthwise, a condition of kernels (Kernel.when).
     """
     return spec.shape.is_depthwise
 
@@ -50,7 +50,7 @@ def is_depthwise(spec: ConvSpec) -> bool:
 def depthwise(spec: ConvSpec) -> bool:
     """Require a depthwise convolution of all channels of a pixel in memory.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the convolution is depthwise and covers all channels that the pixels of x and y have in memory.
     """
     return spec.shape.is_depthwise and spec.shape.pixel_channels is None
 
@@ -58,7 +58,7 @@ def depthwise(spec: ConvSpec) -> bool:
 def is_not_depthwise(spec: ConvSpec) -> bool:
     """Require a convolution that is not depthwise.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the convolution is not depthwise, a condition of kernels (Kernel.when).
     """
     return not spec.shape.is_depthwise
 
@@ -66,7 +66,8 @@ def is_not_depthwise(spec: ConvSpec) -> bool:
 def is_single_pixel(spec: ConvSpec) -> bool:
     """Require one output pixel that reads one input pixel.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer has one output pixel, which depends on one input pixel, and one group of channels: a fully
+    connected layer of one row.
     """
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
@@ -86,13 +87,13 @@ class DenseSizes(Params):
 
 
 class RestOptions(Options):
-    """Template option: whether the last block of output channels is partial."""
+    """Template option of kernels that compute blocks of output channels: whether the last block is partial."""
 
     has_tail_channels: Annotated[bool, "whether the last block of channels is partial"]
 
 
 class Gathering(Params):
-    """Kernel parameters of the im2col step, which copies a window to a patch, one group of channels after the other."""
+    """Kernel parameters of the im2col step, which copies the inputs under a window to a patch in scratch memory."""
 
     depth: Annotated[int, "products of a sum: bytes or elements of a patch"]
     groups: Annotated[int, "groups of channels"]
@@ -104,7 +105,7 @@ class Gathering(Params):
 
 
 class Lines(Params):
-    """Kernel parameters of windows that are read row by row in x, without im2col."""
+    """Kernel parameters of a convolution whose windows are read row by row in x, without im2col."""
 
     kernel_row_size: Annotated[int, "adjacent elements of x under one row of the window"]
     kernel_row_gap: Annotated[int, "elements of x from the end of a row of the window to the start of the next row"]
@@ -125,13 +126,13 @@ class Lines(Params):
 
 
 class WindowRows(RestOptions):
-    """Template options of convolutions in C: whether windows are read in x row by row, and whether channels remain."""
+    """Template options of convolutions in C: whether windows are read in place, and whether a block is partial."""
 
     lines: Annotated[bool, "whether windows are read in x, row by row"]
 
 
 class Ring(Params):
-    """Kernel parameters of the ring buffer of padded input rows."""
+    """Kernel parameters of the ring buffer of padded input rows from which depthwise convolutions read windows."""
 
     row_pixels: Annotated[int, "pixels of a row in the ring buffer, or of x if it is read in place"]
     reads_in_place: Annotated[int, "1 if x is read in place, without a ring buffer"]
@@ -158,7 +159,7 @@ def weighted_call(
     working: tuple[str, int] | None = None,
     variant: str = "",
 ) -> Call:
-    """Return the instruction of a layer whose weights, bias and multipliers (of integer layers) are separate operands.
+    """Return the kernel call of a layer whose weights, bias and multipliers (of integer layers) are separate operands.
 
     Args:
         spec: The layer.
@@ -182,7 +183,7 @@ def weighted_call(
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Emit a fully connected layer, four channels at a time: weights as [block][depth][4].
+    """Return the call of a fully connected layer, four output channels at a time, with weights as [block][depth][4].
 
     Loops: rows, blocks of four channels, inputs. The channels behind the last block follow as [channel][depth].
     """
@@ -195,7 +196,10 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
-    """Emit a fully connected layer with 4-bit weights, eight channels at a time (pack_nibble_words)."""
+    """Return the call of a fully connected layer with 4-bit weights, eight output channels at a time.
+
+    Weights are stored as pack_nibble_words packs them.
+    """
     has_tail = spec.channels % CHANNELS_PER_NIBBLE_WORD != 0
     shape = spec.shape
     order = windows(
@@ -226,7 +230,7 @@ def _as_stored(weights: Array, site: Site) -> Array:
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution: two pixels by four channels at a time.
+    """Return the call of a convolution in plain C, two pixels by four output channels at a time.
 
     Loops: pairs of pixels, groups of channels, blocks of four channels, inputs; eight sums in named scalars. Windows
     are gathered (im2col) unless they can be read in place. Weights are packed per group of channels as
@@ -260,7 +264,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution, with a ring buffer of padded rows where windows leave x.
+    """Return the call of a depthwise convolution in plain C, with a ring buffer of padded rows where windows leave x.
 
     The taps of a window of at most 25 are unrolled.
     """
@@ -288,12 +292,15 @@ def _padded_width(shape: ConvShape) -> int:
 
 
 def reads_in_place(shape: ConvShape) -> bool:
-    """Return whether no ring buffer is needed: no window leaves x, and the pixels of x are adjacent."""
+    """Return whether windows can be read in x, without a ring buffer of padded rows.
+
+    This is so if no window leaves x, and pixels have no channels in memory that the layer does not cover.
+    """
     return shape.is_inside and shape.pixel_channels is None
 
 
 def ring_of(shape: ConvShape, direct: bool) -> Ring:
-    """Return the parameters of the ring buffer of padded input rows.
+    """Return the kernel parameters of the ring buffer of padded input rows.
 
     Args:
         shape: Geometry of the convolution.
@@ -307,7 +314,7 @@ def ring_of(shape: ConvShape, direct: bool) -> Ring:
 
 
 def ring_size(shape: ConvShape, direct: bool) -> int:
-    """Return the number of elements of the ring buffer of padded rows.
+    """Return the number of elements of the ring buffer of padded input rows.
 
     Args:
         shape: Geometry of the convolution.
@@ -392,10 +399,10 @@ def _dense(kind: str) -> Kernel:
 
 
 def count_nibble_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions of the dense kernel for 4-bit weights on 32-bit CPUs.
+    """Estimate the instructions per inference of the fully connected kernel for 4-bit weights on 32-bit CPUs.
 
-    They are 20 per input of a block of eight channels, 60 per 16 inputs of one, and 7 per input of each remaining
-    channel.
+    They are 20 per input of a block of eight channels, 60 per 16 inputs of such a block, and 7 per input of each
+    remaining channel.
     """
     blocks, remaining_channels = divmod(spec.channels, CHANNELS_PER_NIBBLE_WORD)
     row = blocks * (20 * spec.depth + 60 * -(-spec.depth // 16)) + remaining_channels * 7 * spec.depth
