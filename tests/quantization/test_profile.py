@@ -174,12 +174,12 @@ def test_the_fingerprint_is_that_of_weights_and_shapes() -> None:
         (100, 100, 5, []),
         (100, 100, 6, ["6 of 100 calibration samples are constant"]),
         (100, 95, 0, []),
-        (100, 94, 0, ["6 of 100 calibration samples repeat others"]),
+        (100, 94, 0, ["6 of 100 calibration samples are duplicates"]),
         (10, 10, 0, []),
         (9, 9, 0, ["calibrated by 9 samples:"]),
         (1, 1, 1, ["1 of 1 calibration samples are constant", "calibrated by 1 sample:"]),
-        (20, 9, 0, ["11 of 20 calibration samples repeat others", "calibrated by 9 different samples:"]),
-        (20, 1, 0, ["19 of 20 calibration samples repeat others", "calibrated by 1 different sample:"]),
+        (20, 9, 0, ["11 of 20 calibration samples are duplicates", "calibrated by 9 different samples:"]),
+        (20, 1, 0, ["19 of 20 calibration samples are duplicates", "calibrated by 1 different sample:"]),
     ],
 )
 def test_samples_that_say_little_are_told(count: int, different: int, flat: int, notes: list[str]) -> None:
