@@ -23,7 +23,13 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True)
 class RunLayer:
-    """A layer of a measured run: its name, its kernel, and its cycles on the board."""
+    """A layer of a measured run.
+
+    Attributes:
+        name: Name of the layer.
+        kernel: Name of the kernel that computes the layer.
+        cycles: Measured CPU cycles of the layer on the board.
+    """
 
     name: str
     kernel: str
@@ -36,6 +42,7 @@ class BoardRun:
 
     Attributes:
         model: Name of the model.
+        sha256: SHA-256 of the model's file, in hex.
         options: Options of the compilation, as the generated code names them.
         clock_hz: Clock of the CPU in Hz.
         cycles: Cycles of the inference.
@@ -44,7 +51,6 @@ class BoardRun:
 
     model: str
     sha256: str
-    """SHA-256 of the model's file, in hex."""
     options: str
     clock_hz: int
     cycles: int

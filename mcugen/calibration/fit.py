@@ -35,13 +35,19 @@ _ALIKE = 30.0
 
 @dataclass(frozen=True)
 class MeasuredLayer:
-    """A layer of a measured run: the model, the layer's name, and its cycles on the board."""
+    """A layer of a measured run on a board.
+
+    Attributes:
+        model: Name of the model.
+        name: Name of the layer.
+        cycles: Measured CPU cycles of the layer.
+        share: Measured cycles of the layer divided by those of the whole run, from 0 to 1.
+    """
 
     model: str
     name: str
     cycles: int
     share: float
-    """Measured cycles of the layer divided by those of the whole run, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,13 @@ Estimator = Callable[[Board], Sequence[Estimate]]
 
 @dataclass(frozen=True)
 class Residual:
-    """The error of a layer's estimated cycles before and after calibration, as a share of the measured cycles."""
+    """The error of a layer's estimated cycles before and after calibration.
+
+    Attributes:
+        layer: The measured layer.
+        before: Estimated minus measured cycles before the calibration, as a share of the measured cycles.
+        after: The same error after the calibration.
+    """
 
     layer: MeasuredLayer
     before: float

@@ -12,7 +12,13 @@ from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_tabl
 
 
 def print_calibration(base: Board, calibration: Calibration, console: Console) -> None:
-    """Print the changed parameters of a board, and the error of each layer before and after calibration."""
+    """Print the changed parameters of a board, and the error of each layer before and after calibration.
+
+    Args:
+        base: The board before the calibration.
+        calibration: The result of the calibration.
+        console: Output to print to.
+    """
     print_table(parameter_table(base, calibration), console, hint="")
     print_table(residual_table(calibration), console, hint="")
 

@@ -48,7 +48,14 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class MetricValues:
-    """The values of a further metric for the reference, the quantized model, and the generated code (see Accuracy)."""
+    """The values of a further metric, beside the main metric of an Accuracy; None if unknown or infinite.
+
+    Attributes:
+        metric: Name of the metric.
+        float32: Value for the reference.
+        quantized: Value for the quantized model in ONNX Runtime.
+        target: Value for the generated code.
+    """
 
     metric: str
     float32: float | None
@@ -172,9 +179,16 @@ def judged(
     labels: Array | None = None,
     inputs: Sequence[Outputs] = (),
 ) -> Judged:
-    """Return the numeric results of a model and of its reference, dequantized, as metrics take them.
+    """Return the numeric results of a model and of its reference, dequantized, in the form that metrics take.
 
     Outputs of strings are left out.
+
+    Args:
+        endpoints: The model's outputs.
+        outputs: The outputs of the model, by sample.
+        reference: The outputs of the reference, by sample.
+        labels: Labels of the samples; None if they have none.
+        inputs: The inputs of the samples, for metrics that need them.
 
     Raises:
         VerificationError: No output has numbers.
@@ -198,7 +212,7 @@ def _check_sizes(
 
 
 def reals(samples: Sequence[Outputs], endpoints: Sequence[Endpoint]) -> list[dict[str, Array]]:
-    """Return the tensors of these endpoints for each sample; quantized tensors are dequantized to float64."""
+    """Return the tensors that `endpoints` describe for each sample; quantized tensors are dequantized to float64."""
     return [{e.name: _real(sample[e.name], e) for e in endpoints} for sample in samples]
 
 

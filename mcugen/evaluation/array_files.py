@@ -24,11 +24,15 @@ _SUFFIX = ".npy"
 
 @dataclass(frozen=True)
 class ArrayArchive(Mapping[str, Array]):
-    """The arrays of an .npz file, each read on access; an array that cannot be read raises UsageError."""
+    """The arrays of an .npz file, each read on access; an array that cannot be read raises UsageError.
+
+    Attributes:
+        path: The file.
+        names: Size in bytes of each array, by its name.
+    """
 
     path: Path
     names: Mapping[str, int]
-    """Size in bytes of each array by name."""
 
     def __getitem__(self, key: str) -> Array:
         size = self.names[key]
@@ -54,7 +58,7 @@ def _member(archive: zipfile.ZipFile, key: str) -> str:
 
 
 def read_npz(path: Path) -> ArrayArchive:
-    """Return the arrays of a file; pickled objects are refused.
+    """Return the arrays of an .npz file; pickled objects are refused.
 
     Raises:
         UsageError: The file cannot be read.
@@ -71,7 +75,7 @@ def read_npz(path: Path) -> ArrayArchive:
 
 
 def read_npy(path: Path) -> Array:
-    """Return the array of a file.
+    """Return the array of an .npy file.
 
     Raises:
         UsageError: The file cannot be read.

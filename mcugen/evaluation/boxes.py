@@ -28,7 +28,12 @@ MAP_IOU_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
 
 @dataclass(frozen=True)
 class Detections:
-    """The boxes of one sample, [boxes, 4] with left, top, right and bottom, and their scores, [boxes, classes]."""
+    """The detected boxes of one sample.
+
+    Attributes:
+        boxes: Left, top, right and bottom of each box, [boxes, 4].
+        scores: Score of each box for each class, [boxes, classes].
+    """
 
     boxes: Array
     scores: Array

@@ -54,9 +54,13 @@ ERROR_HISTOGRAM_BINS = 32
 
 @dataclass(frozen=True)
 class Histogram:
-    """Histograms of a tensor in the float model (`real`) and in the quantized model (`integer`).
+    """Histograms of a tensor in the float model and in the quantized model, over the same bins.
 
-    Each list counts the elements in ERROR_HISTOGRAM_BINS equal bins from `low` to `high`.
+    Attributes:
+        low: Lower end of the first bin, in real units.
+        high: Upper end of the last bin.
+        real: Number of elements in each of ERROR_HISTOGRAM_BINS equal bins, in the float model.
+        integer: The same numbers in the quantized model.
     """
 
     low: float
@@ -66,7 +70,12 @@ class Histogram:
 
     @classmethod
     def of(cls, real: Array, integer: Array) -> Histogram | None:
-        """Return the histogram of both tensors; None if one is empty or not finite."""
+        """Return the histograms of a tensor's real values in both models; None if one is empty or not finite.
+
+        Args:
+            real: The tensor in the float model.
+            integer: The dequantized tensor in the quantized model.
+        """
         if not real.size or not integer.size or not (np.isfinite(real).all() and np.isfinite(integer).all()):
             return None
         low = float(min(real.min(), integer.min()))
@@ -124,10 +133,10 @@ class OtherPrecision:
     """A layer with another precision than the quantized model's main one.
 
     Attributes:
-        name: Its name (mcugen.hir.layer_names).
-        op: Its operator.
-        precision: Type of its computation.
-        reason: Why it has this precision.
+        name: Display name of the layer (mcugen.hir.layer_names).
+        op: Operator of the layer.
+        precision: Element type that the layer computes in, such as "float32".
+        reason: Why the layer has this precision.
         remedy: Hint for the user how to change that.
     """
 
@@ -156,7 +165,10 @@ class PrecisionReason:
 
 
 def precision_lines(layers: Sequence[OtherPrecision]) -> list[str]:
-    """Return lines of text that name these layers; layers with equal precision, reason and remedy share lines."""
+    """Return lines of text that name layers of another precision than the model's main one, and say why.
+
+    Layers with equal precision, reason and remedy share lines.
+    """
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for layer in layers:
         kinds.setdefault((layer.precision, layer.reason, layer.remedy), []).append(f"'{shorten_name(layer.name, 100)}'")
@@ -198,12 +210,12 @@ class LayerComparison:
 
     @property
     def worst_first(self) -> list[LayerError]:
-        """Return the layers that were compared, the lowest SQNR first."""
+        """Return the errors of the layers that exist in both models, sorted by SQNR, the lowest first."""
         return sorted((layer for layer in self.layers if layer.cosine is not None), key=lambda layer: layer.quality)
 
     @property
     def in_float(self) -> list[LayerError]:
-        """Return the layers that stay in float32."""
+        """Return the errors of the layers that stay in float32."""
         return [layer for layer in self.layers if layer.reason]
 
 

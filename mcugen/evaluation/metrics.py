@@ -168,7 +168,7 @@ def _labels(judged: Judged, what: str = "one class number a sample") -> Array:
 
 
 def label_metric(labels: Array | None, output: Endpoint, inputs: Sequence[Endpoint]) -> str:
-    """Return the name of the metric that is the default for these labels and the model's first output.
+    """Return the name of the default metric for labels of this kind and the model's first output.
 
     Args:
         labels: The labels; None if samples have none.
@@ -206,6 +206,10 @@ def classes(outputs: Sequence[Outputs], names: Sequence[str]) -> Array:
 
     A single integer is the class itself. A single float means class 1 if above 0.5, else class 0. Otherwise the class
     is the index of the largest element; -1 if there are no elements.
+
+    Args:
+        outputs: The outputs of each sample, by name.
+        names: Names of the outputs; the first one gives the class.
     """
     arrays = [o[names[0]].reshape(-1) for o in outputs]
     return np.array([_class(a) for a in arrays])
@@ -252,8 +256,11 @@ def _right(judged: Judged, k: int) -> Array:
 def chance(metric: Metric, judged: Judged) -> float:
     """Return by how much a share of correct samples may differ from the reference's by chance.
 
-    This is the half-width of the 95 % confidence interval of the paired difference, as a share from 0 to 1. Metrics
-    that are not a share of correct samples give 0.
+    This is the half-width of the 95 % confidence interval of the paired difference, as a share from 0 to 1.
+
+    Args:
+        metric: The metric. One that is not a share of correct samples gives 0.
+        judged: The outputs of the model and the reference, and the labels.
     """
     if metric.right is None:
         return 0.0

@@ -134,7 +134,7 @@ def farthest_results(
         inputs: The inputs of each sample, by name.
 
     Returns:
-        None if no sample has any error.
+        The selected samples in `SampleResults.farthest`, the lowest SQNR first; None if no sample has any error.
     """
     pairs = zip(outputs, reference, strict=True)
     errors = [sqnr_db(a.reshape(-1).astype(np.float64), b.reshape(-1).astype(np.float64)) for a, b in pairs]

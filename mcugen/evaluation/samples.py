@@ -30,18 +30,22 @@ _COLORS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples for calibration or evaluation."""
+    """Samples for calibration or evaluation.
+
+    Attributes:
+        inputs: Inputs of each sample, by name.
+        labels: Labels by sample: a class number, a class number for each position, or float rows of boxes; None if
+            unknown.
+        notes: Notes on the conversion of samples whose shape differs from the input's.
+        raw: The raw data of each sample, if the model's input is computed from raw data; else None.
+        warnings: Problems of the samples, with hints.
+    """
 
     inputs: list[dict[str, Array]]
-    """Inputs of each sample by name."""
     labels: Array | None
-    """Labels as in mcugen.evaluation.metrics.Judged; None if unknown."""
     notes: tuple[str, ...] = ()
-    """Notes on the conversion of samples whose shape differs from the input's."""
     raw: tuple[Array, ...] | None = None
-    """The raw data of each sample, if the model's input is computed from raw data; else None."""
     warnings: tuple[str, ...] = ()
-    """Problems of the samples, with hints."""
 
     def only(self, inputs: Sequence[Mapping[str, Array]]) -> Samples:
         """Return a selection of the samples with their labels.
@@ -59,8 +63,7 @@ class Samples:
 
         Args:
             stored: The inputs in the code's types, by name. They are returned unless the code computes its input from
-                raw
-                data; then the raw data are returned.
+                raw data; then the raw data are returned.
         """
         return stored if self.raw is None else [dict.fromkeys(self.inputs[0], raw) for raw in self.raw]
 
@@ -330,6 +333,9 @@ def graph_endpoints(graph: Graph, states: Mapping[str, str] | None = None) -> li
 
 
 def value_endpoints(values: Sequence[Value]) -> list[Endpoint]:
-    """Return descriptions (Endpoint) of values of a graph that is not lowered yet; their buffers are placeholders."""
+    """Return descriptions (Endpoint) of values of a graph that is not lowered yet.
+
+    Their buffers do not exist yet, and are placeholders.
+    """
     nowhere = Buffer("", DType.FLOAT32, 0, Space.INPUT)
     return [Endpoint(v.name, v.type.shape, v.type.dtype, v.type.quant, nowhere) for v in values]

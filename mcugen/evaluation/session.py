@@ -71,7 +71,14 @@ class Session:
         return [output.name for output in self._session.get_outputs()]
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Array]) -> dict[str, Any]:
-        """Run one sample and return the named tensors; operators of ai.onnx.ml may give lists of dictionaries."""
+        """Run one sample, and return the named tensors.
+
+        Operators of ai.onnx.ml may give lists of dictionaries instead of arrays.
+
+        Args:
+            outputs: Names of the outputs to return.
+            inputs: The inputs of the sample, by name.
+        """
         if not outputs:  # to ONNX Runtime, no names are all names
             return {}
         arrays = {name: np.asarray(array) for name, array in inputs.items()}  # it takes no numpy scalars

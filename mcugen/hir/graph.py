@@ -31,16 +31,22 @@ class ComputedSize:
 
 @dataclass(frozen=True)
 class PrunedChannels:
-    """Counts of what a pruning pass removed: channels, and multiply-accumulates per inference."""
+    """Counts of what channel pruning removed from a graph.
+
+    Attributes:
+        channels: Number of removed channels.
+        macs: Number of multiply-accumulates per inference that their removal saves.
+    """
 
     channels: int = 0
     macs: int = 0
 
 
 class Value:
-    """A tensor: a graph input, a constant (`data` is set), or an output of `producer`.
+    """A tensor of a graph: a graph input, a constant, or the output of a node. Values are compared by identity.
 
-    Values are compared by identity.
+    Attribute `data` holds the elements of a constant, and `producer` is the node whose output the value is; both are
+    None for a graph input.
     """
 
     def __init__(self, name: str, type_: TensorType, data: Array | None = None) -> None:
@@ -218,7 +224,7 @@ class NodeList(Sequence[Node]):
 
 
 class Watcher(Protocol):
-    """An observer that is notified of each added or changed node of a graph (see `Graph.watched`)."""
+    """An observer that is notified of each node that is added to a graph, or changed, in a `Graph.watched` block."""
 
     def added(self, node: Node) -> None:
         """Handle a node that has just become part of the graph."""
@@ -297,7 +303,7 @@ class Graph:
         return name in self._names
 
     def fresh_name(self, preferred: str) -> str:
-        """Reserve and return an unused name: `preferred`, with a number appended if a value already has that name."""
+        """Reserve and return an unused value name: `preferred`, with a number appended if that name is in use."""
         return self._names.take(preferred)
 
     def release_name(self, value: Value) -> None:
@@ -311,7 +317,7 @@ class Graph:
             value.name = self.fresh_name(name)
 
     def add_input(self, name: str, type_: TensorType) -> Value:
-        """Add a graph input and return it."""
+        """Add a graph input of this name and type, and return it."""
         value = Value(self.fresh_name(name), type_)
         self.inputs.append(value)
         return value

@@ -95,7 +95,13 @@ def run(
 ) -> list[Array]:
     """Evaluate a graph on arrays in the order of its inputs, and return arrays in the order of its outputs.
 
-    Operators use it to evaluate their bodies. See `interpret`, which works by names, for the other arguments.
+    Operators use it to evaluate their bodies.
+
+    Args:
+        graph: Graph to evaluate.
+        inputs: Arrays in the order of the graph's inputs.
+        observe: Called with each node and its input arrays before the node is evaluated.
+        references: Replacements for the `evaluate` of some nodes.
     """
     env: dict[Value, Array] = {
         v: np.asarray(array, v.type.dtype.numpy).reshape(v.type.shape)

@@ -133,7 +133,7 @@ def _suffix(source: LayerSource) -> str:
 def number_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names in order, with a number appended to the second and each further occurrence of a name.
 
-    Equal names are those of parts of one layer, for example.
+    This makes names unique, for example those of the tiles of one layer.
     """
     listed_names = list(names)
     used, seen_names = Names(listed_names), set[str]()
@@ -151,7 +151,7 @@ def name_nodes(graph: Graph) -> dict[Node, str]:
 
 
 def name_results_of(graph: Graph) -> dict[str, str]:
-    """Return the names of the layers of a graph and its nested graphs, by the names of their first results."""
+    """Return the display name of every layer of a graph and its nested graphs; the key is the layer's first output."""
     names: dict[str, str] = {}
     for part in graph.nested():
         names |= name_results(source_of(node) for node in part.nodes)

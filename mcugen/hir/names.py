@@ -19,7 +19,7 @@ class Names:
         return name in self._taken
 
     def add(self, name: str) -> None:
-        """Mark a name as used."""
+        """Mark a name as used, so that `take` does not return it."""
         self._taken.add(name)
 
     def take(self, preferred: str) -> str:
@@ -32,7 +32,7 @@ class Names:
         return name
 
     def release(self, name: str) -> None:
-        """Make a used name available again."""
+        """Make a used name available again, so that `take` can return it."""
         self._taken.discard(name)
         self._next.pop(name, None)
         base, _, number = name.rpartition(self._separator)

@@ -24,7 +24,12 @@ IntegerForm = tuple["Operator", Sequence["Value | None"]]
 
 @dataclass(frozen=True)
 class Signature:
-    """The types of an operator's inputs and outputs. An absent optional input is None."""
+    """The types of an operator's inputs and outputs.
+
+    Attributes:
+        inputs: Type of each input; None for an absent optional one.
+        outputs: Type of each output.
+    """
 
     inputs: tuple[TensorType | None, ...]
     outputs: tuple[TensorType, ...]
@@ -97,7 +102,7 @@ class RowWindow:
 
 @dataclass(frozen=True)
 class RowForm:
-    """Row-by-row form of an operator: it computes the next `rows` output rows from windows of input rows.
+    """The row-by-row form of an operator: each step computes the next `rows` output rows from windows of input rows.
 
     Attributes:
         op: Operator that is applied to the rows in the windows.
@@ -223,15 +228,16 @@ def each_row(
 class Operator(FrozenByPosition):
     """An operator with its attributes: immutable and compared by value. Subclasses live in ops/.
 
-    A new operator must define `infer`, `evaluate` and a lowering (see lir/lower.py). Further properties that passes
-    use are traits (mcugen.hir.traits), which an operator declares by inheriting them. `mnemonic` is its name in
-    dumps and reports. `moves_data` tells whether it copies elements unchanged, whatever their type.
+    A new operator must define `infer`, `evaluate` and a lowering (see lir/lower.py). Further properties that passes use
+    are traits (mcugen.hir.traits), which an operator declares by inheriting them.
+
+    Attributes:
+        mnemonic: Name in dumps and reports. Families of many functions override `name` instead.
+        moves_data: Whether elements are copied unchanged: every element type is accepted, quantization parameters stay.
     """
 
     mnemonic: ClassVar[str] = ""
-    """Name in dumps and reports. Families of many functions override `name` instead."""
     moves_data: ClassVar[bool] = False
-    """Whether elements are copied unchanged: every element type is accepted, quantization parameters stay."""
 
     @property
     def name(self) -> str:
@@ -240,7 +246,10 @@ class Operator(FrozenByPosition):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return the names of operators of this class in dumps, each with the attribute values that it implies."""
+        """Return the names (mnemonics) of the operators of this class in graph dumps.
+
+        Each name comes with the attribute values that it implies: "reduce_max" implies the attribute function="max".
+        """
         return {cls.mnemonic: {}} if cls.mnemonic else {}
 
     @property
@@ -312,5 +321,5 @@ class FunctionFamily(Operator):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return the operator's mnemonic for each function, with the value of `function` that it implies."""
+        """Return the mnemonic of each function of the family in graph dumps, with the value of `function` it sets."""
         return {cls.spelling.format(function).lower(): {"function": function} for function in cls.functions}

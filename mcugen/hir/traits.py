@@ -32,10 +32,14 @@ if TYPE_CHECKING:
 
 
 class Quantizable:
-    """An operator that may have an integer form, which computes on quantized tensors."""
+    """An operator that may have an integer form, which computes on quantized tensors.
+
+    Attributes:
+        real_inputs: Indices of constant inputs that stay real numbers when the operator is converted to its integer
+            form.
+    """
 
     real_inputs: ClassVar[frozenset[int]] = frozenset()
-    """Indices of constant inputs that stay real numbers when the operator is converted to its integer form."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the operator that computes this node on quantized tensors directly (its integer form), or None.
@@ -55,21 +59,25 @@ class Quantizable:
 
 
 class Weighted:
-    """An operator that multiplies its input by constant weights."""
+    """An operator that multiplies its input by constant weights.
+
+    Attributes:
+        weight_axes: Axis of per-channel weight scales, by the index of the constant input that holds the weights.
+        bias_input: Index of the bias input, a constant that is added to the accumulators in their scale; None without a
+            bias input.
+        takes_groups: Whether groups of input channels may have separate weight scales; weights then have shape
+            [outputs, inputs].
+    """
 
     weight_axes: ClassVar[Mapping[int, int]] = {}
-    """Constant inputs that hold weights, each with the axis along which quantization gives every index its own scale.
-    """
     bias_input: ClassVar[int | None] = None
-    """Index of the bias input, a constant that is added to the accumulators in their scale; None without a bias input.
-    """
     takes_groups: ClassVar[bool] = False
-    """Whether groups of input channels may have separate weight scales; weights then have shape [outputs, inputs]."""
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the im2col matrix of a real input x, [groups, rows, depth]; None if the operator has none.
+        """Return the im2col matrix [groups, rows, depth] of a real input x; None if the operator has no such form.
 
-        For weights of shape [groups, outputs of a group, depth], the output sums are matrix · wᵀ + bias.
+        `groups` are the channel groups of a grouped convolution, `rows` the output positions. For weights of shape
+        [groups, outputs of a group, depth], the output sums are matrix · wᵀ + bias.
         """
         return None
 
@@ -89,10 +97,13 @@ class Interpolating:
 
 
 class Clampable(Frozen):
-    """An operator that can clamp its real-valued result at no additional cost."""
+    """An operator that can clamp its real-valued result at no additional cost.
+
+    Attributes:
+        clamp: Lower and upper limit of the result; None if it is not clamped.
+    """
 
     clamp: tuple[float, float] | None
-    """Lower and upper limit of the result; None if it is not clamped."""
 
     def with_clamp(self, low: float, high: float) -> Self | None:
         """Return the operator with its result clamped to [low, high]; None if it cannot apply such a clamp."""
@@ -123,18 +134,21 @@ class Permutable:
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the operator whose output is this operator's output transposed by `perm`.
+        """Return the operator that computes this operator's output transposed by `perm`, and each input's permutation.
+
+        Layout passes use it to move a transposition from the output to the inputs.
 
         Returns:
             The operator, and for each input the permutation to apply to it (None: leave the input unchanged). None if
-            the operator does not commute with transpositions.
+            the operator does not commute with this transposition.
         """
         raise NotImplementedError
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """Return the permutation of the output that results if all inputs are transposed by `perm`.
+        """Return the permutation by which the output is transposed if every input is transposed by `perm`.
 
-        Return None if the operator does not commute with this transposition.
+        Layout passes use it to move a transposition from the inputs to the output. The result is None if the operator
+        does not commute with this transposition.
         """
         return perm
 
@@ -143,24 +157,27 @@ class Channelwise:
     """An operator whose output channels each depend on one input channel, or on all by constant weights."""
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return how output channels depend on input channels; None if they do not separate for these types."""
+        """Return the input channel on which each output channel depends, for channel pruning.
+
+        The result is None if channels of these types cannot be removed one by one.
+        """
         raise NotImplementedError
 
 
 class Rowwise:
-    """An operator that can compute its output row by row, from windows of input rows."""
+    """An operator that can compute its output row by row, from windows of input rows, for line-buffer fusion."""
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the next rows of the output from windows of input rows.
+        """Return the operator's row-by-row form: how a step computes the next output rows from windows of input rows.
 
-        Return None if these types do not allow computation row by row.
+        Return None if the output cannot be computed row by row for these types.
         """
         raise NotImplementedError
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row form that reads rows without padding columns, because the kernel pads the rows itself.
+        """Return the row-by-row form that reads rows without padding columns, because the kernel pads the rows itself.
 
-        Return None if there is no such form. By default, the result is that of `by_rows`.
+        Return None if the output cannot be computed in this way. By default, the result is that of `by_rows`.
         """
         return self.by_rows(sig)
 
@@ -169,7 +186,7 @@ class Columnwise:
     """An operator that computes some columns of an image (channels last) from some columns of its first input."""
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """Return the operator that computes only the output columns `start` to before `stop`, and the columns it reads.
+        """Return the operator that computes only the output columns `start` to before `stop`, for spatial tiling.
 
         Returns:
             The operator, the first input column that it reads, and the column after the last one that it reads. None if
@@ -182,11 +199,11 @@ class Partitionable:
     """An operator whose output can be partitioned into independent shards, not only by rows of equal windows."""
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-        """Return the ways to partition the output, the preferred one first; empty if there is none."""
+        """Return the ways to split the output into shards for several cores, the preferred one first; empty if none."""
         raise NotImplementedError
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a layer of some of the output channels, with their weights only, computes equal values.
+        """Return whether the layer, cut down to some of its output channels, computes equal values for them.
 
         The narrower layer has the weights and biases (axis 0) of these channels (last axis of the output). This must
         hold for any number of pixels or rows.
@@ -206,13 +223,14 @@ class Simplifiable:
 
 
 class Expressible:
-    """An operator that can be exported as one ONNX node."""
+    """An operator that can be exported as one ONNX node.
+
+    Attributes:
+        prefers_source: Whether ONNX export prefers to copy the nodes of the imported model that compute the result, if
+            there are any, to writing the node from `onnx_form`.
+    """
 
     prefers_source: ClassVar[bool] = False
-    """Whether ONNX export prefers to copy the nodes of the imported model that compute the result.
-
-    If False, or if the source model has no tensor with this result, the node from `onnx_form` is written first.
-    """
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return the one ONNX node that computes the same real values as this operator, without its clamp.
@@ -275,7 +293,7 @@ class Widenable:
         raise NotImplementedError
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
-        """Return whether a CPU with these features can widen the weights block by block in little more time."""
+        """Return whether a CPU with these features can widen the weights block by block at little additional cost."""
         raise NotImplementedError
 
 
@@ -290,7 +308,8 @@ class Windowed:
 class Cell:
     """A recurrent operator whose integer form consists of several nodes with internal quantized tensors between them.
 
-    `matrices` are the indices of the constant inputs that hold weights.
+    Attributes:
+        matrices: Indices of the constant inputs that hold weights.
     """
 
     matrices: ClassVar[tuple[int, ...]] = ()
@@ -313,7 +332,7 @@ class Cell:
         raise NotImplementedError
 
     def can_expand(self, node: Node) -> bool:
-        """Return whether this node can be replaced by several integer nodes."""
+        """Return whether this node has an integer form: whether several integer nodes can replace it."""
         raise NotImplementedError
 
     def outputs_of_one_scale(self, node: Node) -> list[Value]:
@@ -352,22 +371,36 @@ def bias_input(op: Operator) -> int | None:
 
 
 def onnx_form(op: Operator, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-    """Return `Expressible.onnx_form` of an operator, or None for operators without the trait."""
+    """Return the single ONNX node that computes an operator's real result: its name, attributes and constant inputs.
+
+    Return None if no single ONNX node does, or if the operator lacks the trait Expressible.
+    """
     return op.onnx_form(sig) if isinstance(op, Expressible) else None
 
 
 def prefers_source(op: Operator) -> bool:
-    """Return `Expressible.prefers_source`, or False for operators without the trait."""
+    """Return whether ONNX export should rather copy the imported model's nodes than write the node of `onnx_form`.
+
+    Operators without the trait Expressible return False.
+    """
     return isinstance(op, Expressible) and op.prefers_source
 
 
 def permuted(op: Operator, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-    """Return `Permutable.permuted`, or None for operators without the trait."""
+    """Return the operator that computes an operator's output transposed by `perm`, and each input's permutation.
+
+    Returns:
+        The operator, and for each input the permutation to apply to it (None: leave the input unchanged). None if the
+        operator does not commute with this transposition, or lacks the trait Permutable.
+    """
     return op.permuted(sig, perm) if isinstance(op, Permutable) else None
 
 
 def carried(op: Operator, sig: Signature, perm: Permutation) -> Permutation | None:
-    """Return `Permutable.carried`, or None for operators without the trait."""
+    """Return the permutation by which an operator's output is transposed if all its inputs are transposed by `perm`.
+
+    Return None if the operator does not commute with this transposition, or lacks the trait Permutable.
+    """
     return op.carried(sig, perm) if isinstance(op, Permutable) else None
 
 
@@ -385,7 +418,10 @@ def row_form(op: Operator, sig: Signature, *, is_narrow: bool = False) -> RowFor
 
 
 def partitions(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-    """Return `Partitionable.partitions`; without that trait, the partition by rows if output rows are independent."""
+    """Return the ways to split an operator's output into shards for several cores; empty if there is none.
+
+    Operators without the trait Partitionable are split by rows if their output rows are independent.
+    """
     if isinstance(op, Partitionable):
         return op.partitions(sig, inputs)
     form = None if op.moves_data else row_form(op, sig)
@@ -404,6 +440,10 @@ def partition_by_rows(form: RowForm, sig: Signature) -> Sequence[Partition]:
     """Return the partition by rows, as a tuple of one, if each output row needs only the same rows of the inputs.
 
     Otherwise, return an empty tuple.
+
+    Args:
+        form: Row-by-row form of the operator.
+        sig: Types of the operator's whole inputs and output.
     """
     windows = [window for window in form.windows if window is not None]
     if form.finish or not windows or any(w.before or w.goes_on or any(w.sides) or w.span != w.stride for w in windows):

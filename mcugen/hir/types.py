@@ -156,9 +156,13 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class TensorType:
-    """The type of a tensor: shape, element type, quantization and layout.
+    """The type of a tensor: shape, element type, quantization and layout, but not where the tensor is stored.
 
-    It says nothing about where the tensor is stored.
+    Attributes:
+        shape: Number of elements along each axis.
+        dtype: Element type.
+        quant: Scale and zero point of quantized elements; None for other elements.
+        layout: Position of the channel axis, if it is known.
     """
 
     shape: Shape

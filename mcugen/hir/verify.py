@@ -55,7 +55,11 @@ class Verifier:
 
 
 def verify_graph(graph: Graph) -> None:
-    """Verify all invariants of the HIR once; see `Verifier.check`."""
+    """Verify all invariants of the HIR once.
+
+    Raises:
+        VerificationError: An invariant does not hold; the message names the node.
+    """
     Verifier().check(graph)
 
 

@@ -33,7 +33,7 @@ class MnemonicTable:
         return type(op).__name__, {}
 
     def made(self, word: str, attributes: AttributeValues) -> Operator | None:
-        """Return a new operator for a mnemonic and attribute values from a dump.
+        """Return the operator that a mnemonic (`word`) and attribute values from a dump describe.
 
         Return None if the mnemonic or an attribute is unknown.
         """

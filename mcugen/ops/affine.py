@@ -37,7 +37,7 @@ class Affine(Clampable, Elementwise):
     clamp: Range | None = None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return x with the constants multiplied or added in the order of `steps`, then clamped."""
+        """Return the result of one element: x with the constants of all steps applied in order, then clamped."""
         y, *constants = args
         for step, constant in zip(self.steps, constants, strict=True):
             y = y + constant if step == "Add" else y * constant
@@ -59,7 +59,11 @@ class Affine(Clampable, Elementwise):
         return scale, shift
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form: one multiplier and one offset per channel, computed in float64 and rounded once."""
+        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
+
+        It has one integer multiplier and one offset per channel, computed in float64 and rounded once. Scales of
+        channels that are too far apart, or operands that are not constant, have no such form.
+        """
         constants = constant_data(inputs[1:])
         if len(constants) < len(self.steps):
             return None

@@ -24,12 +24,19 @@ MAX_LENGTH = 1 << 18
 
 
 class Dft(Operator):
-    """y[b, f, k] = Σ_j window[j] · x[b, f · step + j] · exp(∓2πijk / length); the inverse is divided by `length`.
+    """y[b, f, k] = Σ_j window[j] · x[b, f · step + j] · exp(∓2πijk / length): Fourier transforms of successive frames.
 
-    x is [batch, samples, 1] if real, or [batch, samples, 2] with real and imaginary parts; samples beyond its end
-    are 0. The window is an optional second input. `form` decides the shape of y: "full" is [batch, frames, length,
-    2]; "half" has only the first length / 2 + 1 bins (x is real); "real" is [batch, frames, length, 1], and x holds
-    the first length / 2 + 1 bins of a conjugate-symmetric spectrum.
+    x is [batch, samples, 1] if real, or [batch, samples, 2] with real and imaginary parts; samples beyond its end are
+    0. The window is an optional second input.
+
+    Attributes:
+        length: Number of points of the transform.
+        frames: Number of frames.
+        step: Number of samples from the start of a frame to that of the next.
+        inverse: Whether the exponent is positive, and the sums are divided by `length`.
+        form: Shape of y. "full" is [batch, frames, length, 2]; "half" has only the first length / 2 + 1 bins (x is
+            real); "real" is [batch, frames, length, 1], and x holds the first length / 2 + 1 bins of a
+            conjugate-symmetric spectrum.
     """
 
     mnemonic: ClassVar[str] = "dft"

@@ -20,13 +20,17 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 class BitCast(Simplifiable, Operator):
-    """The bytes of x, reinterpreted as elements of another type of the same width."""
+    """The bytes of x, reinterpreted as elements of another type of the same width.
+
+    Attributes:
+        to: The new element type.
+    """
 
     mnemonic: ClassVar[str] = "bitcast"
     to: DType = DType.FLOAT32
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's shape with the new element type."""
+        """Return the output's type: the input's shape with the new element type."""
         (x,) = required(inputs)
         if x.dtype.nbytes != self.to.nbytes:
             dtypes = f"{x.dtype.value} to {self.to.value}"

@@ -18,9 +18,13 @@ from mcugen.lir.program import Control
 
 
 class Branches(Operator):
-    """Two independent graphs that two cores compute in parallel: the first core one, the second core the other.
+    """Two independent graphs that two cores compute in parallel.
 
     The inputs are those of the first graph, then those of the second; so are the outputs.
+
+    Attributes:
+        first: Graph that the first core computes.
+        second: Graph that the second core computes.
     """
 
     mnemonic: ClassVar[str] = "branches"
@@ -67,9 +71,17 @@ class Branches(Operator):
 
 
 def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]) -> Node:
-    """Replace two independent groups of nodes by one node with two branches, in place.
+    """Replace two independent groups of nodes by one node, whose two branches two cores compute in parallel.
 
     Only the same group, or nodes behind both groups, may read the results of a group.
+
+    Args:
+        graph: The graph, changed in place.
+        first: Nodes of the first core's branch.
+        second: Nodes of the second core's branch.
+
+    Returns:
+        The new node.
     """
     inside = {*first, *second}
     bodies = [_body(graph, [node for node in graph.nodes if node in part]) for part in (first, second)]

@@ -62,7 +62,11 @@ class RecurrentCell:
         return [array[None].astype(np.float32) for array in (self.w, self.r, self.b)]
 
     def attributes(self, backwards: bool) -> dict[str, Any]:
-        """Return the attributes of the ONNX node for this cell."""
+        """Return the attributes of the ONNX node (RNN, LSTM or GRU) that computes a layer of this cell.
+
+        Args:
+            backwards: Whether the layer goes from the last step to the first.
+        """
         onnx_attributes = {"hidden_size": self.r.shape[1], "direction": "reverse" if backwards else "forward"}
         return onnx_attributes | ({"linear_before_reset": int(self.is_linear)} if self.op == "GRU" else {})
 

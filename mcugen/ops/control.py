@@ -52,7 +52,7 @@ def plain(type_: TensorType) -> TensorType:
 
 
 def work(graph: Graph) -> int:
-    """Return the number of operators that one run of `graph` computes; operators in a loop count once per step."""
+    """Return the number of operators that one run of `graph` executes; operators in a loop count once per step."""
     return sum(1 + node.op.work if isinstance(node.op, Branch | Repeat) else 1 for node in graph.nodes)
 
 
@@ -74,6 +74,10 @@ class Branch(Operator):
     """Compute graph `then` if the first input is true, else graph `otherwise`.
 
     The other inputs are those of `then`, followed by those of `otherwise`.
+
+    Attributes:
+        then: Graph of the branch for a true condition.
+        otherwise: Graph of the branch for a false condition.
     """
 
     mnemonic: ClassVar[str] = "branch"
@@ -87,7 +91,7 @@ class Branch(Operator):
 
     @property
     def work(self) -> int:
-        """Return the number of operators that the longer branch runs."""
+        """Return the number of operators that the branch with more operators executes."""
         return max(work(body) for body in self.bodies)
 
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
@@ -107,7 +111,7 @@ class Branch(Operator):
         return tuple(run(self.bodies[branch], self._split(arrays)[branch]))
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates of the longer branch."""
+        """Return the multiply-accumulates of the branch that has more of them."""
         return max(map(_macs, self.bodies))
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -135,7 +139,12 @@ def _bind(formal: Sequence[Value], actual: Sequence[Value | None], builder: Buil
 
 @dataclass(frozen=True)
 class Walk:
-    """Traversal of a tensor: each step of a loop uses one slice along `axis`, from the end if `backwards`."""
+    """The traversal of a tensor by the steps of a loop, each of which reads or writes one slice.
+
+    Attributes:
+        axis: Axis along which the slices lie.
+        backwards: Whether the first step uses the last slice.
+    """
 
     axis: int = 0
     backwards: bool = False
@@ -163,7 +172,15 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
     which each step reads one slice (`taken`), and tensors that all steps read as a whole. Inputs of the body: the step
     number, the states, the slices, and the whole tensors. Outputs of the body: the next condition (only if
     `conditional`), the next states, and one slice of each tensor in `stacked`. Outputs of the node: the final states
-    and the stacked tensors. A conditional loop ends once the condition is false.
+    and the stacked tensors.
+
+    Attributes:
+        body: Graph of one step.
+        steps: Number of steps, or the largest number if `conditional`.
+        states: Number of values that the loop carries from step to step.
+        taken: For each tensor that is read slice by slice, the axis and the direction of the slices.
+        stacked: For each tensor that the slices of all steps form, the axis and the direction of the slices.
+        conditional: Whether the loop ends early, once its condition is false.
     """
 
     mnemonic: ClassVar[str] = "repeat"
@@ -181,7 +198,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     @property
     def work(self) -> int:
-        """Return the number of operators that all steps together run."""
+        """Return the number of operators that all steps together execute."""
         return self.steps * work(self.body)
 
     def _split(self, items: Sequence[T]) -> tuple[Sequence[T], Sequence[T], Sequence[T], Sequence[T]]:
@@ -229,7 +246,10 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return (self.steps,)
 
     def spec(self, node: Node) -> LstmLoopSpec | Node:
-        """Return the specification of a loop over the steps of a quantized LSTM; the node itself for other loops."""
+        """Return what kernels need to know of the loop: for the steps of a quantized LSTM, its layers and states.
+
+        Other loops, which have no kernel of their own, return the node itself.
+        """
         step = self._lstm_step()
         if step is None:
             return node

@@ -68,7 +68,7 @@ def unfold(window: Window, groups: int, x: Array, kernel: Shape) -> Array:
 
 
 def correlate(window: Window, groups: int, x: Array, w: Array) -> Array:
-    """Compute a convolution of channels-last arrays without bias; floats are rounded once, integers are exact.
+    """Compute a convolution of channels-last arrays without bias; float sums are rounded once, integers are exact.
 
     Args:
         window: Strides, padding and dilations.
@@ -136,7 +136,7 @@ class Conv(
         return (TensorType(shape, DType.INT32 if x.quant else DType.FLOAT32, layout=layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute im2col and a matrix product, in float32 or in exact integers."""
+        """Compute the output in numpy, as im2col and a matrix product, in float32 or in exact integers."""
         x, w = arrays[:2]
         bias = arrays[2] if len(arrays) > 2 else np.zeros(1, x.dtype)
         quant = sig.input(0).quant
@@ -176,11 +176,15 @@ class Conv(
         return y if self.is_channels_last else y.transpose(np.argsort(to_channels_last(y.ndim)))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Return bounds of quantized outputs from bounds of the sums: requantization is monotonic."""
+        """Return bounds of the quantized output elements, from bounds of the accumulators; None for real outputs."""
         return layer_bounds(sig, inputs, self._sums, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return how channels depend on each other: sums over all input channels, or one filter per channel."""
+        """Return the input channel on which each output channel depends, for channel pruning.
+
+        Output channels of a convolution with one group are sums over all input channels; a depthwise one has one filter
+        per channel. The result is None for other groups and for channels-first tensors.
+        """
         x, w, out = sig.input(0), sig.input(1), np.arange(sig.output.shape[-1])
         if not self.is_channels_last:
             return None
@@ -192,7 +196,7 @@ class Conv(
         return None
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the im2col matrix of the channels-first input x; None for the channels-last form."""
+        """Return the im2col matrix [groups, positions, depth] of a channels-first input x; None for channels last."""
         if self.is_channels_last:
             return None
         return unfold(self.window, self.groups, x.transpose(to_channels_last(x.ndim)), sig.input(1).shape[2:])
@@ -202,7 +206,10 @@ class Conv(
         return sig.output.count * math.prod(sig.input(1).shape[1:])
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 tensors with symmetric weights (zero point 0); None for others."""
+        """Return the convolution of quantized tensors, for int8 or int16 and symmetric weights; else None.
+
+        It comes with its inputs: x, the integer weights (zero point 0) and the int32 bias.
+        """
         form = integer_weights(graph, sig, inputs)
         return None if form is None else (self, form)
 
@@ -225,7 +232,7 @@ class Conv(
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX Conv: the operator's name, its attributes (groups and window), and no additional constants."""
+        """Return the ONNX node that computes the layer's real result: Conv with its attributes."""
         w = self.window
         return (
             "Conv",
@@ -239,13 +246,17 @@ class Conv(
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the layer row by row, with all padding part of the rows; None if impossible."""
+        """Return the row-by-row form, in which all padding is part of the rows that are read.
+
+        Return None for channels-first tensors and for batches.
+        """
         return self._by_rows(sig, self.window.sides)
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the layer row by row if rows have no padding columns in memory; None if impossible.
+        """Return the row-by-row form for rows without padding columns in memory.
 
-        Depthwise kernels then pad the columns themselves, one strip of rows at a time.
+        Depthwise kernels pad the columns themselves; other convolutions keep the form of `by_rows`. Return None for
+        channels-first tensors and for batches.
         """
         return self._by_rows(sig, (0, 0) if self.groups > 1 else self.window.sides)
 
@@ -262,16 +273,16 @@ class Conv(
         return RowForm(replace(self, window=window), (rows, *(None,) * (len(sig.inputs) - 1)), rows.axis, extends=True)
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """Return the convolution of the output columns `start` to before `stop`, and the columns it reads.
+        """Return the convolution that computes only the output columns `start` to before `stop`, for spatial tiling.
 
         Returns:
             The convolution, with the padding that its windows reach; the first input column that it reads; and the
-            column behind the last one. None if that is impossible.
+            column after the last one. None if the columns cannot be computed alone.
         """
         return self._columns(sig, sig.input(1).shape[1:-1], start, stop)
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-        """Return the partitions of the output: by rows or pixels, and by output channels or depthwise channels."""
+        """Return the ways to split the output over cores: by rows, pixels, output channels or depthwise channels."""
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1 or inputs[1] is None or inputs[1].data is None:
             return ()
@@ -288,9 +299,9 @@ class Conv(
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a layer with only a range of the output channels computes equal results.
+        """Return whether the layer, cut down to some of its output channels, computes equal values for them.
 
-        The layer must be channels last, with one group of channels and constant weights and biases.
+        This is so for channels-last tensors, one group of channels, and constant weights and biases.
         """
         return self.is_channels_last and self.groups == 1 and self.whole is None and have_channels_alone(sig, inputs)
 
@@ -346,11 +357,11 @@ class Conv(
         )
 
     def spec(self, node: Node) -> ConvSpec:
-        """Return the kernel specification for channels-last tensors."""
+        """Return the layer's types, window, weights and clamp (channels last), from which kernels are chosen."""
         return ConvSpec.of(node, self.window, self.groups, self.clamp).with_pixel_channels(self.whole)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to the first kernel that fits."""
+        """Lower to a call of the first kernel in `kernels` that supports the layer."""
         builder.lower(self.kernels, node)
 
 
@@ -368,25 +379,28 @@ class DirectConv(Conv):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return False: the kernel is written for channels-first tensors."""
+        """Return False: the only kernel is written for channels-first tensors, so channels last is not faster."""
         return False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the convolution's shape with the input's element type."""
+        """Return the output's type: the shape of a convolution's output with the input's element type."""
         (out,) = super().infer(*inputs)
         assert inputs[0] is not None
         return (replace(out, dtype=inputs[0].dtype),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return None: the operator has no channels-last form."""
+        """Return None: no transposition can be moved across the operator, which has no channels-last form."""
         return None
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-        """Return no partitions: one core computes the whole layer."""
+        """Return an empty tuple: one core computes the whole layer, which is never split over cores."""
         return ()
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 tensors with constant symmetric weights; None for others."""
+        """Return the layer on quantized tensors, for int8 or int16 and constant symmetric weights; else None.
+
+        It comes with its inputs: x, the integer weights and the int32 bias.
+        """
         form = integer_weights(graph, sig, inputs) if is_quantized(sig.output) else None
         return None if form is None else (self, form)
 
@@ -410,6 +424,9 @@ class IntegerConv(Spatial):
     """y = Σ (x − x_zero)(w − w_zero) in int32 (ONNX ConvInteger), channels first; padding adds nothing.
 
     The inputs are x, w, x_zero (one element) and w_zero (one element, or one per output channel).
+
+    Attributes:
+        groups: Number of groups of channels, as in ONNX.
     """
 
     mnemonic: ClassVar[str] = "integer_conv"
@@ -417,16 +434,16 @@ class IntegerConv(Spatial):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return False: the kernel is written for channels-first tensors."""
+        """Return False: the only kernel is written for channels-first tensors, so channels last is not faster."""
         return False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the float convolution's shape as int32."""
+        """Return the output's type: the shape of a convolution's output, as int32."""
         (out,) = DirectConv(self.window, groups=self.groups).infer(*inputs[:2])
         return (replace(out, dtype=DType.INT32),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return None: the operator has no channels-last form."""
+        """Return None: no transposition can be moved across the operator, which has no channels-last form."""
         return None
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:

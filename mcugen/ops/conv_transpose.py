@@ -36,10 +36,13 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 class Scatter(Operator):
-    """Base of operators that add each input position to several output positions (channels first), given by a window.
+    """Base of operators that add each input position to several output positions (channels first).
 
     Input position i and kernel tap k contribute to output position i · stride − pad + k · dilation, where that exists.
-    `space` are the output's spatial sizes.
+
+    Attributes:
+        window: Strides, padding and dilations.
+        space: Spatial sizes of the output.
     """
 
     window: Window
@@ -73,6 +76,10 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
     """Transposed convolution (the gradient of a convolution), clamped.
 
     Inputs x [N, C, *space], w [C, O/groups, *kernel], optional bias [O].
+
+    Attributes:
+        groups: Number of groups of channels, as in ONNX.
+        clamp: Limits of the result; None for no clamp.
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
@@ -149,9 +156,10 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.add(source.op, [turned], source.origin, before=node).output
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16, one or two spatial axes and symmetric weights; None for others.
+        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
 
-        The integer form stores the weights by output channel.
+        It exists for int8 or int16, one or two spatial axes and symmetric weights, and stores the weights by output
+        channel.
         """
         x, w = inputs[0], inputs[1]
         if x is None or w is None or x.type.rank > 4 or w.data is None or not is_quantized(sig.output):
@@ -170,7 +178,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.constant(f"{w.name}.by_output", swap_channels(w.data, self.groups), params)
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX ConvTranspose; its padding at the end follows from the output's size."""
+        """Return the ONNX node that computes the layer's real result: ConvTranspose, padded to give size `space`."""
         w = self.window
         rows = zip(sig.input(0).shape[2:], sig.input(1).shape[2:], w.strides, w.dilations, w.before, strict=True)
         full = [(n - 1) * s + (k - 1) * d + 1 - b for n, k, s, d, b in rows]
@@ -202,13 +210,16 @@ class IntegerConvTranspose(Scatter):
     """Transposed convolution with exact int32 sums: x int16 [N, C, *space], w int8 [C, O/groups, *kernel].
 
     The weights may be computed. The caller must know that the sums fit in 32 bits.
+
+    Attributes:
+        groups: Number of groups of channels, as in ONNX.
     """
 
     mnemonic: ClassVar[str] = "integer_conv_transpose"
     groups: int = 1
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the float operator's shape as int32."""
+        """Return the output's type: O channels with the spatial sizes `space`, as int32."""
         (out,) = ConvTranspose(self.window, self.space, self.groups).infer(*inputs)
         return (replace(out, dtype=DType.INT32),)
 
@@ -233,7 +244,7 @@ class IntegerConvTranspose(Scatter):
 
 
 def swap_channels(weights: Array, groups: int) -> Array:
-    """Return weights [C, O/groups, *kernel] as [O, C/groups, *kernel]."""
+    """Return weights [C, O/groups, *kernel] of a transposed convolution in the order [O, C/groups, *kernel]."""
     grouped = weights.reshape(groups, -1, *weights.shape[1:]).swapaxes(1, 2)
     return np.ascontiguousarray(grouped.reshape(-1, *grouped.shape[2:]))
 
@@ -244,6 +255,11 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
     Weights are [O, C/groups, *kernel], or [O, *kernel, C/groups] if channels last. Each output pixel is the sum over
     the input pixels that contribute to it. The padding at the end (`window.after`) is not used: the output's size
     decides it.
+
+    Attributes:
+        space: Spatial sizes of the output.
+        groups: Number of groups of channels, as in ONNX.
+        clamp: Limits of the real result; None for no clamp.
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
@@ -279,7 +295,10 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return sig.input(0).count * w.count // self._last(w)[-1] // self.groups
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute `stride` output rows at a time from the input rows whose taps contribute to them."""
+        """Return the row-by-row form, whose steps compute `stride` output rows from the rows that contribute to them.
+
+        Return None for channels-first tensors, for batches, and if no input row contributes.
+        """
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1:
             return None
@@ -295,16 +314,20 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return RowForm(op, (reads, *(None,) * (len(sig.inputs) - 1)), rows=stride)
 
     def spec(self, node: Node) -> TransposedSpec:
-        """Return the kernel specification for channels-last tensors."""
+        """Return the layer's types, window, weights and clamp (channels last), from which kernels are chosen."""
         return TransposedSpec.of(node, self.window, self.groups, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to the first kernel that fits; one spatial axis becomes two."""
+        """Lower to a call of the first kernel in `kernels` that supports the layer; one spatial axis becomes two."""
         builder.lower(self.kernels, node)
 
 
 class FoldColumns(Scatter):
-    """y [N, C, *space] = the sum of overlapping blocks x [N, C, taps, positions]: the reverse of im2col (col2im)."""
+    """y [N, C, *space] = the sum of overlapping blocks x [N, C, taps, positions]: the reverse of im2col (col2im).
+
+    Attributes:
+        kernel: Spatial sizes of a block, whose product is `taps`.
+    """
 
     mnemonic: ClassVar[str] = "fold_columns"
     kernel: Shape = ()

@@ -27,7 +27,10 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """Convert an array as Cast does: reals are truncated and saturate (NaN gives 0), integers wrap."""
+    """Convert an array as Cast does: reals are truncated and saturate (NaN gives 0), integers wrap.
+
+    `dtype` is the new element type.
+    """
     op, source = Cast(dtype), TensorType(x.shape, DType.of(x))
     return op.evaluate(Signature((source,), op.infer(source)), x)[0]
 
@@ -196,7 +199,7 @@ class Quantize(Simplifiable, Elementwise):
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Quantize, also constants with one scale per channel."""
+        """Compute the quantized values in numpy, with one scale or, for constants, one scale per channel."""
         return (quantize(arrays[0], sig.output.q, sig.output.dtype),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -210,7 +213,7 @@ class Quantize(Simplifiable, Elementwise):
         return Convert(dtype, call(fn.ROUND[bits], _ratio(x, sig.output, scalar), scalar(zero)))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a block kernel, or to a loop of the expression."""
+        """Lower to a kernel for contiguous blocks of elements, or to a loop over the elements."""
         if not emit_quantization(node, builder, node.output.type):
             super().lower(node, builder)
 
@@ -244,6 +247,9 @@ class QuantizeBy(Elementwise):
     """q = saturate(round_half_even(x / scale) + zero_point), with scale and zero point computed at run time.
 
     They are the second and third input. NaN gives the lowest quantized value.
+
+    Attributes:
+        to: Element type of the result: int8, uint8 or int16.
     """
 
     mnemonic: ClassVar[str] = "quantize_by"
@@ -273,7 +279,7 @@ class Dequantize(Elementwise):
         return DType.FLOAT32
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Dequantize, also constants with one scale per channel."""
+        """Compute the real values in numpy, with one scale or, for constants, one scale per channel."""
         return (dequantize(arrays[0], sig.input(0).q),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -286,7 +292,7 @@ class Dequantize(Elementwise):
         return Convert(DType.FLOAT32, centered) * scalar(float(quant.scale[0]))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a block kernel, or to a loop of the expression."""
+        """Lower to a kernel for contiguous blocks of elements, or to a loop over the elements."""
         if not emit_quantization(node, builder, node.input(0).type):
             super().lower(node, builder)
 
@@ -308,7 +314,7 @@ class Requantize(Elementwise):
         return DType.INT8
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Dequantize and quantize again; arrays of real numbers are returned unchanged.
+        """Compute the output in numpy: dequantize, then quantize; arrays of real numbers are returned unchanged.
 
         Real arrays occur when the operator is evaluated to fill a lookup table.
         """

@@ -63,12 +63,12 @@ def counted(
         graph: Body of the loop.
         step: The step number inside the body.
         states: States of the loop.
-        cond: Condition to continue; None if there is none.
+        cond: The condition to continue, as the body computes it; None if there is none.
         max_steps: Upper bound of the number of steps.
 
     Returns:
-        The counters; None if the condition depends on more than the step number, or if the evaluation takes too many
-        operators (MAX_EVALUATED_OPERATORS).
+        The counters; None if the condition depends on more than the step number, or if the evaluation takes more than
+        MAX_EVALUATED_OPERATORS operators.
     """
     counters = [s for s in states if s.first is not None and s.first.size == 1]
     while True:
@@ -128,7 +128,13 @@ def _played(
 
 
 def as_number(graph: Graph, step: Value, dtype: DType) -> Value:
-    """Return a loop's step number, converted to the element type of a counter that equals it."""
+    """Return a loop's step number, converted to the element type of a counter that equals it.
+
+    Args:
+        graph: Body of the loop, to which a cast is added if necessary.
+        step: The step number inside the body.
+        dtype: Element type of the counter.
+    """
     return (
         step
         if dtype is step.type.dtype

@@ -29,7 +29,10 @@ _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64, DType.UINT32, 
 class Cumulative(FunctionFamily, Permutable):
     """y[k] = x[0] ∘ … ∘ x[k] along `axis`, where ∘ is the function, such as a sum. Integers wrap.
 
-    `exclusive` leaves out x[k]; `reverse` goes from the end to the start.
+    Attributes:
+        axis: Axis along which elements are combined.
+        exclusive: Whether y[k] leaves out x[k].
+        reverse: Whether elements are combined from the end to the start.
     """
 
     functions: ClassVar[Collection[str]] = _FUNCTIONS
@@ -53,11 +56,14 @@ class Cumulative(FunctionFamily, Permutable):
         return (np.moveaxis(y[::-1] if self.reverse else y, 0, self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axis, and the permutation to apply to x."""
+        """Return the operator that computes the output transposed by `perm`, and the permutation of x.
+
+        The result always exists: the axis moves with the transposition.
+        """
         return Cumulative(self.function, perm.index(self.axis), self.exclusive, self.reverse), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a loop over rows with one accumulator."""
+        """Lower to a loop over the rows along the axis, each with one accumulator."""
         dtype = node.output.type.dtype
         operator, start = _C[self.function]
         options = CumulativeOptions(

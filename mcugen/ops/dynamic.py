@@ -41,9 +41,10 @@ _SIZE = TensorType((1,), DType.INT32)
 
 
 class Dynamic(Operator):
-    """Base of operators whose output size along one axis depends on data.
+    """Base of operators whose output size along one axis depends on data. The last output is the actual size.
 
-    `size` is the number of elements along this axis for which memory is planned. The last output is the actual size.
+    Attributes:
+        size: Number of elements along this axis for which memory is planned.
     """
 
     size: int = 0
@@ -84,7 +85,7 @@ class NonZero(Dynamic):
     mnemonic: ClassVar[str] = "nonzero"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return one row of indices per dimension of x, and the actual number of indices."""
+        """Return the types of the outputs: one row of `size` indices per axis of x, and the number of indices."""
         (x,) = required(inputs)
         return TensorType((x.rank, self.size), DType.INT64), _SIZE
 
@@ -94,7 +95,7 @@ class NonZero(Dynamic):
         return self._sized(sig, positions.astype(np.int64), size=positions.shape[1])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel that counts, then writes."""
+        """Lower to a kernel that counts the elements that are not 0, then writes their indices."""
         x = node.input(0).type
         params = NonZeroParams(total=x.count, d=numbered("d", x.shape))
         operands = builder.operands(node, "x", outputs=("y", "count"))
@@ -114,7 +115,7 @@ def _import_nonzero(node: OnnxNode) -> list[Value]:
 
 
 class Compress(Dynamic):
-    """y = the entries of x along `axis` for which condition is true."""
+    """y = the entries of x along `axis` for which the condition, the second input, is true."""
 
     mnemonic: ClassVar[str] = "compress"
     axis: int = 0
@@ -166,8 +167,12 @@ _UNIQUE = ("y", "indices", "inverse", "counts")
 class Unique(Dynamic):
     """The distinct entries of x along `axis`, with their first index, the inverse indices, and their counts.
 
-    The inverse index of an entry of x is its position among the distinct entries. They are sorted, or in the order of
-    appearance. `wanted` tells which of these four results are outputs. NaNs count as equal and come last.
+    The inverse index of an entry of x is its position among the distinct entries. NaNs count as equal and come last.
+
+    Attributes:
+        axis: Axis along which entries are compared.
+        is_sorted: Whether the distinct entries are sorted; else they are in the order of appearance.
+        wanted: For each of the four results, whether it is an output.
     """
 
     mnemonic: ClassVar[str] = "unique"
@@ -179,7 +184,7 @@ class Unique(Dynamic):
         return [r for r, is_wanted in zip(results, self.wanted, strict=True) if is_wanted]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's type with `size` entries, the selected int64 vectors, and the type of the actual size."""
+        """Return the types of the outputs: `size` entries of x, the int64 vectors in `wanted`, and the actual size."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])
         lengths = (self.size, x.shape[self.axis], self.size)
@@ -226,20 +231,22 @@ def _import_unique(node: OnnxNode) -> list[Value]:
 class NonMaxSuppression(Dynamic):
     """Rows (batch, class, box) of the boxes that overlap no better box of their class by more than a threshold.
 
-    Inputs are boxes [B, N, 4] (two corners, or centre and size if `is_centered`) and scores [B, C, N], then tensors
-    of one element: the largest number of boxes of a class, the overlap threshold (intersection over union) and,
-    optionally, the score threshold.
+    Inputs are boxes [B, N, 4] and scores [B, C, N], then tensors of one element: the largest number of boxes of a
+    class, the overlap threshold (intersection over union) and, optionally, the score threshold.
+
+    Attributes:
+        is_centered: Whether a box is given by centre and size; else by two corners.
     """
 
     mnemonic: ClassVar[str] = "nonmaxsuppression"
     is_centered: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return rows of three indices, and the actual number of rows."""
+        """Return the types of the outputs: rows of three indices, and the actual number of rows."""
         return TensorType((self.size, 3), DType.INT64), _SIZE
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Select, class by class, the best remaining box again and again."""
+        """Compute the output in numpy: for each class, select the best remaining box again and again."""
         boxes, scores, max_boxes, overlap = arrays[:4]
         low = float(arrays[4].reshape(-1)[0]) if len(arrays) > 4 else -math.inf
         corners = _corners(boxes, self.is_centered)

@@ -39,18 +39,18 @@ from mcugen.ops.onnx_node import OnnxNode
 class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
     """y[i] = f(x0[i], x1[i], …) with numpy broadcasting; inputs have equal rank or one element.
 
-    `tables` are the indices of inputs that are lookup tables.
+    Attributes:
+        tables: Indices of the inputs that are lookup tables: these are read as a whole, not element by element.
     """
 
     tables: ClassVar[frozenset[int]] = frozenset()
-    """Inputs that are read as a whole (look-up tables), not element by element."""
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """Return the element type of the result for the element types of the inputs."""
         return dtypes[0]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the broadcast shape in the result's element type."""
+        """Return the output's type: the broadcast shape of the inputs in the result's element type."""
         present = [t for i, t in enumerate(inputs) if t is not None and i not in self.tables]
         try:
             shape = np.broadcast_shapes(*(t.shape for t in present))
@@ -97,11 +97,18 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         _emit_steps(node, (step,), builder)
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether the operator is not merged into a Stack: some CPUs have a faster kernel for it alone."""
+        """Return whether to keep the operator out of a Stack (one loop for several operators).
+
+        This is so where some CPUs have a faster kernel for the operator alone.
+        """
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the same operator on permuted inputs, because elementwise operators commute with transpositions."""
+        """Return the operator itself, which computes the output transposed by `perm` from transposed inputs.
+
+        It comes with the permutation of each input (None: unchanged). The result is None if an input of several
+        elements has another rank than the output.
+        """
         if any(t is not None and t.rank not in (0, len(perm)) and t.count > 1 for t in self._elements(sig)):
             return None
         return self, tuple(
@@ -110,7 +117,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the operator row by row; None if impossible.
+        """Return the row-by-row form, which computes each output row from the same input rows; None if impossible.
 
         All operands that vary along the axis of rows must have as many rows as the result. An operand that does not
         vary along that axis is read as a whole.
@@ -129,9 +136,10 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return each_row(self, sig, is_row, at_once=(1,))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form of a function of one tensor and constant scalars; None for other functions.
+        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
 
-        It is a table of 256 values for int8, and an interpolated curve for int16.
+        It exists for a function of one tensor and constant scalars: a table of 256 values for int8, an interpolated
+        curve for int16.
         """
         varying = [i for i, v in enumerate(inputs) if v is not None and not v.is_constant]
         scalars = all(v is None or v.type.count == 1 for i, v in enumerate(inputs) if i not in varying)
@@ -160,7 +168,11 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return ((low, high),)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return channels that depend on the same input channels only; operands that broadcast are read as a whole."""
+        """Return the input channel on which each output channel depends, the same one, for channel pruning.
+
+        Inputs that broadcast along the channel axis keep all their elements. The result is None if the output is a
+        scalar.
+        """
         if not sig.output.rank:
             return None
         count = sig.output.shape[-1]
@@ -220,7 +232,9 @@ def _tanh_table(graph: Graph) -> Value:
 class Linear(Elementwise):
     """y = clamp(slope · x + constant) for an int16 tensor x: the integer form of a linear function of one tensor.
 
-    `of` is the name of the function, `line` has the constants.
+    Attributes:
+        of: Name of the function.
+        line: The fixed-point slope and constant, and the limits of the result.
     """
 
     mnemonic: ClassVar[str] = "linear"
@@ -235,7 +249,9 @@ class Linear(Elementwise):
 class Interpolate(HasKernels, Elementwise):
     """y = linear interpolation in a table for int16 x: the integer form of any smooth function of one tensor.
 
-    `of` is the name of the function that it approximates, `segments` says how the table is read.
+    Attributes:
+        of: Name of the function that is approximated.
+        segments: The segments of x between table entries, and how the table is indexed.
     """
 
     mnemonic: ClassVar[str] = "interpolate"
@@ -244,7 +260,7 @@ class Interpolate(HasKernels, Elementwise):
     segments: Segments | SharedTanh
 
     def spec(self, node: Node) -> CurveSpec:
-        """Return the specification for kernels of functions of one tensor."""
+        """Return the function's name and types, from which kernels for functions of one tensor are chosen."""
         table = node.inputs[-1]
         return CurveSpec(self.of, node.sig.input(0), node.sig.output, table is not None and table.is_constant)
 
@@ -258,14 +274,18 @@ class Interpolate(HasKernels, Elementwise):
 
 
 class Lookup(Elementwise):
-    """y = table[x & 255] for int8 x: the integer form of any function of one int8 tensor, whose name is `of`."""
+    """y = table[x & 255] for int8 x: the integer form of any function of one int8 tensor. The table is input 1.
+
+    Attributes:
+        of: Name of the function.
+    """
 
     mnemonic: ClassVar[str] = "lookup"
     tables: ClassVar[frozenset[int]] = frozenset({1})
     of: str = ""
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the result's element type: int8; the node's type overrides it by the table's type."""
+        """Return the default element type of the result, int8; the type of the table overrides it."""
         return DType.INT8
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
@@ -279,10 +299,13 @@ class Lookup(Elementwise):
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of a stack.
+    """One operator of a Stack (elementwise operators that one loop computes).
 
-    `args` are indices of its operands: first the stack's inputs, then the results of earlier steps. `dtype` and
-    `quant` describe the result.
+    Attributes:
+        op: The operator.
+        args: Indices of its operands: first the stack's inputs, then the results of earlier steps.
+        dtype: Element type of the result.
+        quant: Quantization of the result; None for results that are not quantized.
     """
 
     op: Elementwise
@@ -297,16 +320,17 @@ class Step:
 class Stack(Elementwise):
     """Consecutive elementwise operators that one loop computes (operator stacking, as in Glow).
 
-    The last step is the result. `table_inputs` are the indices of inputs that some step reads as a table.
+    Attributes:
+        steps: The operators in order; the last one computes the result.
+        table_inputs: Indices of the stack's inputs that some step reads as a lookup table.
     """
 
     steps: tuple[Step, ...] = ()
     table_inputs: frozenset[int] = field(default=frozenset(), repr=False)
-    """Indices of inputs that some step reads as a table."""
 
     @property
     def name(self) -> str:
-        """Return the names of the steps, joined, such as for function names and reports."""
+        """Return the joined names of the steps, which function names and reports use for the whole stack."""
         return "+".join(step.op.name for step in self.steps)
 
     @property
@@ -319,7 +343,7 @@ class Stack(Elementwise):
         return self.steps[-1].dtype
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the result of the last step, step by step."""
+        """Compute the steps in order in numpy, and return the result of the last one."""
         env = list(arrays)
         for step, inner in self.signatures(sig):
             (result,) = step.op.evaluate(inner, *(env[a] for a in step.args))
@@ -327,7 +351,7 @@ class Stack(Elementwise):
         return (env[-1],)
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Return the bounds of the result, computed step by step."""
+        """Return bounds of the elements of the result, computed step by step; None if unknown."""
         env = list(inputs)
         for step, inner in self.signatures(sig):
             env.extend(step.op.bounds(inner, *(env[a] for a in step.args)))

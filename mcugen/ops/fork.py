@@ -61,7 +61,7 @@ class Forked(Operator):
         return tuple(shard.body for shard in self.shards)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output type of the whole layer."""
+        """Return the output's type: that of the whole layer."""
         for shard in self.shards:
             for formal, (index, part) in zip(shard.body.inputs, shard.reads, strict=True):
                 x = inputs[index]
@@ -71,7 +71,7 @@ class Forked(Operator):
         return (self.output,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Interpret the graph of each shard, and assemble the output."""
+        """Compute the output by interpreting the graph of each shard."""
         output = np.empty(self.output.count, self.output.dtype.numpy)
         for shard in self.shards:
             flat = (arrays[i].reshape(-1)[part.elements if part else slice(None)] for i, part in shard.reads)

@@ -65,6 +65,11 @@ def positions(indices: Array, depth: int) -> Array:
 def require_elements(name: str, depth: int, indices: TensorType) -> None:
     """Check that an axis with `depth` elements is not empty if there are indices.
 
+    Args:
+        name: Name of the operator, for the message.
+        depth: Number of elements of the indexed axis.
+        indices: Type of the indices.
+
     Raises:
         ModelError: There are indices, but no elements to choose from.
     """
@@ -114,7 +119,7 @@ class IndexedMovement(Movement):
     """Base of operators that copy elements of input 0 at the integer positions in input 1."""
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself if input and output have the same quantization; else None."""
+        """Return the operator itself, which also moves quantized elements; None if the quantization would change."""
         return (self, inputs) if has_same_quantization(sig.input(0), sig.output) else None
 
 
@@ -163,7 +168,7 @@ class Gather(Permutable, Simplifiable, IndexedMovement):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's shape with the indices' shape in place of the axis."""
+        """Return the output's type: the shape of x with the indices' shape in place of the axis."""
         x, index = required(inputs)
         require_elements(self.name, x.shape[self.axis], index)
         shape = (*x.shape[: self.axis], *index.shape, *x.shape[self.axis + 1 :])
@@ -187,11 +192,14 @@ class Gather(Permutable, Simplifiable, IndexedMovement):
         return graph.add(source.op, [gathered.output], source.origin, types=types, before=node).output
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the gather along the permuted axis; None if the indices do not have exactly one axis."""
+        """Return the gather that computes the output transposed by `perm`, and the permutation of x; the indices stay.
+
+        Return None if the indices do not have exactly one axis.
+        """
         return (Gather(perm.index(self.axis)), (perm, None)) if sig.input(1).rank == 1 else None
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a gather with the same indices for all elements before the axis."""
+        """Lower to a gather kernel that uses the same indices for all elements before the axis."""
         walk = AxisWalk.of(node.input(0).type.shape, self.axis)
         _emit_gather(node, builder, walk.outer_size, (walk.axis_size,), walk.inner_size, shared=True)
 
@@ -207,7 +215,10 @@ class GatherND(IndexedMovement):
         return x.shape[self.batch : self.batch + index.shape[-1]]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the axes of the indices without the last one, then the axes of x that are not indexed."""
+        """Return the output's type: the axes of the indices without the last one, then x's axes that stay.
+
+        The last axis of the indices addresses x's axes behind the batch; the axes after these stay.
+        """
         x, index = required(inputs)
         depths, batch = self._depths(x, index), self.batch
         fits = 0 <= batch < index.rank and x.shape[:batch] == index.shape[:batch] and len(depths) > 0
@@ -218,7 +229,7 @@ class GatherND(IndexedMovement):
         return (x.with_shape((*index.shape[:-1], *x.shape[batch + len(depths) :])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Gather contiguous runs of x at row-major positions."""
+        """Compute the output in numpy, by gathering contiguous runs of x at row-major positions."""
         x, index = arrays
         depths = self._depths(sig.input(0), sig.input(1))
         outer = math.prod(x.shape[: self.batch])
@@ -227,7 +238,7 @@ class GatherND(IndexedMovement):
         return (runs[np.arange(outer)[:, None], flat].reshape(sig.output.shape),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a gather with separate indices for each batch element."""
+        """Lower to a gather kernel that has separate indices for each batch element."""
         x = node.input(0).type
         depths = self._depths(x, node.input(1).type)
         run = math.prod(x.shape[self.batch + len(depths) :])
@@ -252,7 +263,7 @@ class GatherElements(Permutable, IndexedMovement):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the shape of the indices."""
+        """Return the output's type: the shape of the indices with the element type of x."""
         x, index = required(inputs)
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, index)]
         if x.rank != index.rank or rests[0] != rests[1]:
@@ -267,7 +278,10 @@ class GatherElements(Permutable, IndexedMovement):
         return (np.take_along_axis(x, positions(index, x.shape[self.axis]), self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axis, and the permutation to apply to x and to the indices."""
+        """Return the operator that computes the output transposed by `perm`, and the permutations of x and indices.
+
+        The result always exists: the axis moves with the transposition.
+        """
         return GatherElements(perm.index(self.axis)), (perm, perm)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -283,9 +297,12 @@ class GatherElements(Permutable, IndexedMovement):
 
 
 class ReverseSequence(IndexedMovement):
-    """y[t, b] = x[n − 1 − t, b] for t < n = length[b], else x[t, b].
+    """y[t, b] = x[n − 1 − t, b] for t < n = length[b], else x[t, b]: the start of each sequence is reversed.
 
-    `times` is the axis of t, 0 or 1; the other of these axes is that of b.
+    The lengths are input 1.
+
+    Attributes:
+        times: Axis of the time t, 0 or 1; the other of these axes is that of the sequences b.
     """
 
     mnemonic: ClassVar[str] = "reverse_sequence"
@@ -300,7 +317,7 @@ class ReverseSequence(IndexedMovement):
         return (x,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Reverse the sequences of the batch one after the other."""
+        """Compute the output in numpy, by reversing one sequence of the batch after the other."""
         x = np.moveaxis(arrays[0], self.times, 0)
         y = x.copy()
         for batch, length in enumerate(np.clip(arrays[1].astype(np.int64), 0, len(x))):
@@ -326,14 +343,17 @@ class ReverseSequence(IndexedMovement):
 class SliceAt(Operator):
     """A slice at run-time positions: y[i] = x[starts[n] + i·steps[n]] on axis axes[n].
 
-    Starts, axes and steps are inputs; `sizes` is the shape of the result.
+    Starts, axes and steps are inputs.
+
+    Attributes:
+        sizes: Shape of the result.
     """
 
     mnemonic: ClassVar[str] = "slice_at"
     sizes: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the slice's sizes as the shape."""
+        """Return the output's type: the shape `sizes` with the element type of x."""
         x, *rows = inputs
         assert x is not None
         small = len(self.sizes) == x.rank and all(n <= size for n, size in zip(self.sizes, x.shape, strict=True))

@@ -42,9 +42,12 @@ _SLOPE = -0.75
 class GridSample(Operator):
     """y[n, c, p...] = x[n, c] sampled at the position grid[n, p...].
 
-    The last axis of the grid holds a position, last spatial axis first, in [−1, 1]. The ends −1 and 1 are the
-    centres of the outermost elements if `align`, else their outer edges. Outside, `padding` decides: zeros, the
-    element on the border, or the reflected tensor.
+    The last axis of the grid holds a position, last spatial axis first, in [−1, 1].
+
+    Attributes:
+        mode: Interpolation between elements, as in ONNX: nearest, linear or cubic.
+        padding: Elements outside of x: zeros, the element on the border, or the reflected tensor.
+        align: Whether −1 and 1 are the centres of the outermost elements; else their outer edges.
     """
 
     mnemonic: ClassVar[str] = "grid_sample"
@@ -53,14 +56,14 @@ class GridSample(Operator):
     align: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the channels of the input with the grid's spatial shape."""
+        """Return the output's type: batch and channels of x with the spatial shape of the grid."""
         x, grid = required(inputs)
         if x.rank < 3 or grid.rank != x.rank or grid.shape[0] != x.shape[0] or grid.shape[-1] != x.rank - 2:
             raise ModelError("grid_sample: the grid must fit the input", f"{grid.shape} on {x.shape}", "repair it")
         return (TensorType((*x.shape[:2], *grid.shape[1:-1]), x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Sum the weighted neighbours of each position, one neighbour after the other."""
+        """Compute the output in numpy, by adding one weighted neighbour of all positions after the other."""
         x, grid = arrays[0], arrays[1].astype(arrays[0].dtype)
         batch, rank = np.arange(len(x)), x.ndim - 2
         points = grid.reshape(len(x), -1, rank)
@@ -159,9 +162,14 @@ def _cubic(t: Array) -> list[Array]:
 class DeformConv(Operator):
     """A 2-D convolution whose kernel taps are moved by computed offsets and weighted by a computed mask.
 
-    Inputs x [N, C, H, W], w [O, C/groups, kh, kw], offset [N, 2 · offset_groups · kh · kw, oh, ow] (row offset
-    before column offset for each tap), optional bias [O], optional mask [N, offset_groups · kh · kw, oh, ow].
-    Between elements x is interpolated linearly; outside, x is 0.
+    Inputs x [N, C, H, W], w [O, C/groups, kh, kw], offset [N, 2 · offset_groups · kh · kw, oh, ow] (row offset before
+    column offset for each tap), optional bias [O], optional mask [N, offset_groups · kh · kw, oh, ow]. Between elements
+    x is interpolated linearly; outside, x is 0.
+
+    Attributes:
+        window: Strides, padding and dilations.
+        groups: Number of groups of channels.
+        offset_groups: Number of groups of input channels that have offsets and a mask of their own.
     """
 
     mnemonic: ClassVar[str] = "deform_conv"
@@ -170,7 +178,7 @@ class DeformConv(Operator):
     offset_groups: int = 1
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output channels with the spatial shape of the offsets."""
+        """Return the output's type: O channels with the spatial shape of the offsets."""
         x, w, offset = inputs[:3]
         bias, mask = (*inputs[3:], None, None)[:2]
         assert x is not None and w is not None and offset is not None
@@ -200,7 +208,7 @@ class DeformConv(Operator):
         return bias, mask
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the im2col matrix at the moved positions, and a matrix product."""
+        """Compute the output in numpy: the im2col matrix at the moved positions, and a matrix product."""
         x, w, offset = arrays[:3]
         bias, mask = self._split(sig, arrays)
         count, channels, kernel, space = len(x), x.shape[1], w.shape[2:], sig.output.shape[2:]

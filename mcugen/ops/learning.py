@@ -32,8 +32,8 @@ class Descend(Operator):
     """A gradient descent step y = w − a·b, whose gradient a·b, a matrix product, is never stored as a whole.
 
     w is [C, …], a is [C, P], and b is [P, product of the other axes of w], all float32; elements whose step is NaN or
-    infinite keep their value. Or w is int8, and a fourth input is a dither (float32 [1], from 0 to 1) for stochastic
-    rounding: y = clamp(⌊w − a·b + dither⌋).
+    infinite keep their value. Or w is int8, and a fourth input is a dither (float32 [1], a random number from 0 to 1)
+    for stochastic rounding: y = clamp(⌊w − a·b + dither⌋).
     """
 
     mnemonic: ClassVar[str] = "descend"
@@ -47,7 +47,11 @@ class Descend(Operator):
         return (w,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute w − a·b, rounded by `dither` for int8 weights. Weights that would become NaN or infinite stay."""
+        """Compute w − a·b from the operands w, a and b, and round int8 weights by the fourth operand, the dither.
+
+        A dither is a random number from 0 to 1 that is added before rounding down (stochastic rounding). Weights that
+        would become NaN or infinite stay.
+        """
         w, a, b, *dither = arrays
         with np.errstate(all="ignore"):
             moved = w.astype(np.float32) - real_product(a, b).reshape(w.shape)
@@ -79,9 +83,10 @@ weight plus step fits in 32 bits."""
 class DescendCodes(Operator):
     """A gradient step on int8 weights in integers: y = clamp(⌊w − gain · a·(b − zero)ᵀ · 2^-20 + fraction · 2^-20⌋).
 
-    The gradient is a product that is never stored as a whole. w is int8 [C, …], a int16 [C, P], and b int8 [product
-    of the other axes of w, P]; their sums fit in 32 bits. gain, float32 [C, 1], is finite; fraction is one int32
-    from 0 to 2^20 for stochastic rounding. Each sum times its gain is rounded once.
+    The gradient a·(b − zero)ᵀ is a product that is never stored as a whole; zero is the zero point of b. The inputs are
+    w (int8 [C, …]), a (int16 [C, P]), b (int8 [product of the other axes of w, P]), gain (float32 [C, 1], finite: the
+    step per unit of the product, for each channel) and fraction (one random int32 from 0 to 2^20, for stochastic
+    rounding). The sums fit in 32 bits, and each sum times its gain is rounded once.
     """
 
     mnemonic: ClassVar[str] = "descend_codes"
@@ -95,7 +100,7 @@ class DescendCodes(Operator):
         return (w,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the step from int8 operands and add it with stochastic rounding."""
+        """Compute the class's formula with exact integer sums; fraction rounds the new weights stochastically."""
         w, a, b, gain, fraction = arrays
         sums = exact_product(a, b.T.astype(np.int64) - sig.input(2).q.zero_point)
         steps = np.rint(np.clip(sums.astype(np.float32) * gain.reshape(-1, 1), -MAX_CODE_STEP, MAX_CODE_STEP)).astype(

@@ -31,6 +31,10 @@ class FixedAffine(Clampable, Elementwise):
     """q = clamp((x · factor + start) >> bits) for quantized x, with integer constants per channel.
 
     The factor and start are inputs 1 and 2.
+
+    Attributes:
+        bits: Right shift of the sum.
+        clamp: Limits of the real result; None for no clamp.
     """
 
     mnemonic: ClassVar[str] = "affine"
@@ -50,7 +54,7 @@ class FixedAffine(Clampable, Elementwise):
         return replace(self, clamp=None) if self.clamp else None
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether the operator is kept out of stacks with sums: int8 operators are.
+        """Return True for int8 operators: they are kept out of a Stack (one loop for several operators).
 
         The constants of each channel would not stay in registers there.
         """
@@ -80,7 +84,14 @@ class FixedAffine(Clampable, Elementwise):
 
 
 class FixedPRelu(Elementwise):
-    """q = clamp((d · (slope if d < 0 else factor) + start) >> bits) for d = x − zero point; slopes are per channel."""
+    """PRelu of quantized x: q = clamp((d · (slope if d < 0 else factor) + start) >> bits) with d = x − zero point.
+
+    The slopes, one integer per channel, are input 1; start has the rounding term and the output's zero point.
+
+    Attributes:
+        bits: Right shift of the product.
+        factor: Integer factor of elements that are not negative.
+    """
 
     mnemonic: ClassVar[str] = "prelu"
     bits: int = 0
@@ -95,7 +106,7 @@ class FixedPRelu(Elementwise):
         return {}
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether the operator is kept out of stacks with sums: int8 operators are.
+        """Return True for int8 operators: they are kept out of a Stack (one loop for several operators).
 
         The constants of each channel would not stay in registers there.
         """
@@ -125,7 +136,7 @@ class FixedPRelu(Elementwise):
 def affine_form(
     op: Elementwise, graph: Graph, sig: Signature, x: Value | None, scale: Array, shift: Array, clamp: Range | None
 ) -> IntegerForm | None:
-    """Return the integer form of x · scale + shift for quantized x.
+    """Return the operator that computes x · scale + shift on quantized x, with its inputs (integer form).
 
     Return None if the scales of the channels are too far apart for one common shift.
 
@@ -157,7 +168,7 @@ def affine_form(
 
 
 def prelu_form(op: Elementwise, graph: Graph, sig: Signature, x: Value | None, slope: Array) -> IntegerForm | None:
-    """Return the integer form of an int8 PRelu with constant slopes.
+    """Return the operator that computes a PRelu with constant slopes on int8 x, with its inputs (integer form).
 
     Args:
         op: The float operator that is replaced.

@@ -24,8 +24,11 @@ GATE_QUANT = QuantParams((2.0**-15,), 0)
 class LstmStep:
     """The parts of a loop body that computes one step of a quantized LSTM.
 
-    `inner` and `recurrent` are the nodes that compute all gates' sums from x and from the hidden state; `hidden` and
-    `cell` are the two states before the step.
+    Attributes:
+        inner: Node that computes the sums of all gates from the input x.
+        recurrent: Node that computes the sums of all gates from the hidden state.
+        hidden: The hidden state h before the step.
+        cell: The cell state c before the step.
     """
 
     inner: Node

@@ -55,7 +55,11 @@ from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer
 
 
 class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Partitionable, Expressible, Operator):
-    """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]), with constant w [N, K] and an optional bias."""
+    """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]), with constant w [N, K] and an optional bias.
+
+    Attributes:
+        clamp: Limits of the real result; None for no clamp.
+    """
 
     mnemonic: ClassVar[str] = "dense"
     kernels: ClassVar[tuple[Kernel, ...]] = kernels.DENSE_KERNELS
@@ -101,16 +105,16 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return finish(sums + bias, sig, self.clamp, largest_sums(sig.input(0), w, bias))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Return bounds of quantized outputs from bounds of the sums: requantization is monotonic."""
+        """Return bounds of the quantized output elements, from bounds of the accumulators; None for real outputs."""
         return layer_bounds(sig, inputs, _rows_by_weights, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the dependence of channels: each output channel is a sum over all input channels."""
+        """Return how output channels depend on input channels, for channel pruning: each is a sum over all of them."""
         out = np.arange(sig.output.shape[-1])
         return Channels((None, out, out), lambda _: self, sums=True)
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the im2col matrix of the layer: the rows of x as one group."""
+        """Return the layer's im2col matrix, [1, rows, K]: the rows of x as one group."""
         return x.reshape(1, -1, x.shape[-1])
 
     def macs(self, sig: Signature) -> int:
@@ -118,7 +122,10 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 tensors with symmetric weights (zero point 0); None for others."""
+        """Return the layer on quantized tensors, for int8 or int16 and symmetric weights (zero point 0); else None.
+
+        It comes with its inputs: x, the integer weights and the int32 bias.
+        """
         form = integer_weights(graph, sig, inputs)
         return packed_form(graph, sig, inputs, self.clamp) if form is None else (self, form)
 
@@ -127,33 +134,33 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return type(self)() if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX Gemm for a matrix x; None for other ranks."""
+        """Return the ONNX node that computes the layer's real result: Gemm for a matrix x; None for other ranks."""
         return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the layer row by row: each row of x gives one row of y."""
+        """Return the row-by-row form, in which each row of x gives one row of y; None if there are no rows."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-        """Return the partition by rows, or by output channels if there is only one row."""
+        """Return the ways to split the output over cores: by rows, or by output channels if there is only one row."""
         if sig.output.count == sig.output.shape[-1]:
             return by_output_channels(self, sig, inputs)
         form = self.by_rows(sig)
         return () if form is None else partition_by_rows(form, sig)
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether a layer with only a range of the output channels computes equal results.
+        """Return whether the layer, cut down to some of its output channels, computes equal values for them.
 
         This is so if weights and biases are constant.
         """
         return have_channels_alone(sig, inputs)
 
     def spec(self, node: Node) -> ConvSpec:
-        """Return the kernel specification, in which rows are pixels."""
+        """Return the layer's types, weights and clamp as a 1×1 convolution (rows are pixels), to choose kernels."""
         return ConvSpec.of_rows(node, self.clamp)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to the first kernel that fits."""
+        """Lower to a call of the first kernel in `kernels` that supports the layer."""
         builder.lower(self.kernels, node)
 
 
@@ -168,27 +175,27 @@ class DirectDense(Dense):
     kernels: ClassVar[tuple[Kernel, ...]] = ()
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return None: the layer is not split by channels, because its weights may change."""
+        """Return None: channel pruning leaves the layer alone, because its weights may change."""
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return None: the layer has no integer form."""
+        """Return None: the layer stays in float, because its weights are not known at compile time."""
         return None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return None: derivatives need the sums before a clamp."""
+        """Return None: the layer takes no clamp [low, high], because derivatives need the sums before a clamp."""
         return None
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-        """Return no partitions: one core computes the whole layer."""
+        """Return an empty tuple: one core computes the whole layer, which is never split over cores."""
         return ()
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return False: the layer is not split by output channels."""
+        """Return False: no layer has only some of the output channels, because the weights are not constant."""
         return False
 
     def spec(self, node: Node) -> Node:  # type: ignore[override]
-        """Return the node itself: there is only one kernel to choose."""
+        """Return the node itself: the layer has only one kernel, so nothing needs to be known to choose one."""
         return node
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -235,7 +242,8 @@ class CodedDense(Operator):
 class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n], where both operands are computed and have equal batch axes.
 
-    A factor other than 1 is possible in float only: in integers it is part of the requantization.
+    Attributes:
+        factor: Real factor of the product. It is 1 in integers, where requantization scales the product.
     """
 
     mnemonic: ClassVar[str] = "matmul"
@@ -243,7 +251,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     kernels: ClassVar[tuple[Kernel, ...]] = MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the batch axes followed by M and N."""
+        """Return the output's type: the batch axes followed by M and N."""
         a, b = required(inputs)
         if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
             raise ModelError("matmul: shapes must agree", f"{a.shape} by {b.shape}", "repair the model")
@@ -264,20 +272,20 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return sig.output.count * sig.input(0).shape[-1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 operands with one scale per tensor; None for others.
+        """Return the product of quantized tensors, for int8 or int16 operands with one scale each; None for others.
 
-        A result in int32 sums must have factor 1.
+        If the result is int32 sums, which no requantization follows, attribute `factor` must be 1.
         """
         if not all(map(is_quantized, sig.inputs)) or (sig.output.dtype is DType.INT32 and self.factor != 1):
             return None
         return (self, inputs) if product_sums(sig).max() < accumulator_limit(sig) else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX MatMul; None if the matrix product is scaled by a factor."""
+        """Return the ONNX node that computes the real product: MatMul; None if the product is scaled by a factor."""
         return ("MatMul", {}, ()) if self.factor == 1 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the product row by row; None if impossible.
+        """Return the row-by-row form; None if impossible.
 
         A row is a matrix of a batch, or a row of the first operand, which is multiplied by the whole second operand.
         """
@@ -285,11 +293,11 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return None if axis is None else each_row(self, sig, [True, axis < sig.output.rank - 2])
 
     def spec(self, node: Node) -> MatMulSpec:
-        """Return the kernel specification: the tensor types, and the factor that scales the matrix product."""
+        """Return the tensor types and the factor of the product, from which kernels are chosen and emitted."""
         return MatMulSpec(node.input(0).type, node.input(1).type, node.output.type, self.factor)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to the first kernel that fits."""
+        """Lower to a call of the first kernel in `kernels` that supports the product."""
         builder.lower(self.kernels, node)
 
 

@@ -69,7 +69,7 @@ class Movement(Quantizable, Operator):
     moves_data: ClassVar[bool] = True
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself if all tensors have the same quantization; else None."""
+        """Return the operator itself, which also moves quantized elements; None if quantizations differ."""
         same = all(t is None or has_same_quantization(t, sig.output) for t in sig.inputs)
         return (self, inputs) if same else None
 
@@ -78,7 +78,11 @@ class Movement(Quantizable, Operator):
 
 
 class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
-    """A reshape: the same elements in row-major order under another shape. It costs no instruction."""
+    """A reshape: the same elements in row-major order under another shape. It costs no instruction.
+
+    Attributes:
+        shape: Shape of the result.
+    """
 
     mnemonic: ClassVar[str] = "reshape"
     shape: Shape = ()
@@ -113,21 +117,23 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the permuted reshape if axes that it splits or merges stay adjacent and in order; else None."""
+        """Return the reshape that computes the output transposed by `perm`, and the permutation of the input.
+
+        Return None if axes that the reshape splits or merges would not stay adjacent and in order.
+        """
         x = sig.input(0).shape
         order = _in_runs(perm, [(target, source) for source, target in _runs(x, self.shape)])
         return None if order is None else (replace(self, shape=tuple(self.shape[a] for a in perm)), (order,))
 
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
-        """Return the permutation of the output that equals permuting the input by `perm`.
+        """Return the permutation by which the output is transposed if the input is transposed by `perm`.
 
-        Returns:
-            The permutation; None if axes that the reshape splits or merges do not stay together under `perm`.
+        Return None if axes that the reshape splits or merges do not stay together under `perm`.
         """
         return _in_runs(perm, _runs(sig.input(0).shape, self.shape))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to reshape row by row; None if impossible.
+        """Return the row-by-row form; None if impossible.
 
         Rows of the result must be parts of an input row, several input rows, or the same rows.
         """
@@ -144,14 +150,17 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return RowForm(band, (RowWindow(source, span=span, stride=span),), target, rows=rows)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return output channels that are those of the input, repeated if the result has a multiple of them."""
+        """Return the input channel that each output channel holds, for channel pruning.
+
+        The result may have a multiple of the input's channels, which then repeat. Return None if channels are mixed up.
+        """
         x = sig.input(0).shape
         if not x or not self.shape or not x[-1] or self.shape[-1] % x[-1]:
             return None
         return Channels((np.arange(self.shape[-1]) % x[-1],), lambda count: Reshape((*self.shape[:-1], count)))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX Reshape."""
+        """Return the ONNX node that computes the same: Reshape with the target shape as a constant."""
         return "Reshape", {}, [np.asarray(self.shape, np.int64)]
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -160,7 +169,14 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
 
 
 def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Value:
-    """Return `value` in another shape: a constant is reshaped at compile time, else a Reshape node is added."""
+    """Return `value` in another shape: a constant is reshaped at compile time, else a Reshape node is added.
+
+    Args:
+        node: The ONNX node that is imported.
+        value: The tensor.
+        shape: The new shape.
+        suffix: End of the output's name; "" for the ONNX node's own output.
+    """
     if value.type.count != math.prod(shape):
         shapes = f"{value.type.shape} of '{value.name}' for {shape}"
         raise Refusal(f"{node.op_type}: an input must have another number of elements", shapes, "repair the model")
@@ -222,7 +238,7 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
     kernels: ClassVar[tuple[Kernel, ...]] = (TRANSPOSE, TRANSPOSE_INPLACE)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the permuted shape; the axis of per-channel scales is permuted, too."""
+        """Return the output's type: the permuted shape; the axis of per-channel scales is permuted, too."""
         (x,) = required(inputs)
         if sorted(self.perm) != list(range(x.rank)):
             raise ModelError("transpose: perm must name every axis once", f"{self.perm} of rank {x.rank}", "repair it")
@@ -257,7 +273,7 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
         return None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to transpose one image row by row; None if impossible.
+        """Return the row-by-row form for one image; None if impossible.
 
         An output row is read at one index of the axis of x that becomes the axis of rows.
         """
@@ -267,7 +283,7 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
         return RowForm(self, (RowWindow(self.perm[axis]),), axis)
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-        """Return the partition of one matrix by columns, in parts of whole words."""
+        """Return the way to split the transposition of one matrix over cores: by columns, in parts of whole words."""
         batch, columns, rows = TransposeSpec(sig.input(0), sig.output, self.perm).matrices or (0, 0, 0)
         together = max(WORD // sig.output.dtype.nbytes, 1)
         if batch != 1 or columns % together:
@@ -281,15 +297,15 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
         return (Partition(columns // together, shard),)
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX Transpose."""
+        """Return the ONNX node that computes the same: Transpose with attribute perm."""
         return "Transpose", {"perm": list(self.perm)}, ()
 
     def spec(self, node: Node) -> TransposeSpec:
-        """Return the kernel specification."""
+        """Return the types and the permutation, from which kernels are chosen and emitted."""
         return TransposeSpec(node.input(0).type, node.output.type, self.perm, self.whole)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a swap of two merged axes, or to a strided copy."""
+        """Lower to a kernel that transposes matrices, if two groups of axes swap, or else to a strided copy."""
         if not builder.any_size and transposes_matrices(self.spec(node)):
             builder.lower(self.kernels, node)
         else:
@@ -319,19 +335,21 @@ def to_channels_last(rank: int) -> Permutation:
 class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
     """y[i] = x[start + i · step] on each axis; steps may be negative.
 
-    `starts`, `sizes` and `steps` have one entry per axis; `sizes` is the shape of y.
+    Attributes:
+        starts: First index of each axis.
+        sizes: Number of elements of each axis: the shape of y.
+        steps: Distance between the indices of each axis.
+        prefers_source: True: ONNX exports copy the model's own node if possible, because one Split becomes many Slices.
     """
 
     mnemonic: ClassVar[str] = "slice"
     prefers_source: ClassVar[bool] = True
-    """Whether ONNX exports use the model's own node in place of these slices if possible: one Split becomes many
-    Slices."""
     starts: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type with the slice's sizes; axes with per-channel scales must be whole."""
+        """Return the output's type: that of x with shape `sizes`; an axis with per-channel scales must be whole."""
         (x,) = required(inputs)
         return (x.with_shape(self.sizes, x.layout),)
 
@@ -355,19 +373,22 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return node.input(0) if all(s >= 0 for s in self.steps) else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the slice with the entries of its axes permuted, and the permutation to apply to its input."""
+        """Return the slice that computes the output transposed by `perm`, and the permutation of the input.
+
+        The result always exists: the entries of the axes move with the transposition.
+        """
         turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
         return Slice(*turned), (perm,)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return channels that depend on the same input channels only, if the channel axis stays whole; else None."""
+        """Return the input channel of each output channel, the same one, for pruning; None if channels are sliced."""
         count = sig.input(0).shape[-1:]
         if self.sizes[-1:] != count or self.steps[-1:] != (1,):
             return None
         return Channels((np.arange(*count),), lambda count: replace(self, sizes=(*self.sizes[:-1], count)))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to slice one image row by row: slices of some of its rows; None for other tensors."""
+        """Return the row-by-row form for one image, which slices some of its rows; None for other tensors."""
         if len(self.sizes) < 3 or sig.input(0).shape[0] != 1 or self.sizes[0] != 1 or self.steps[1] < 1:
             return None
         window = RowWindow(stride=self.steps[1], before=-self.starts[1])
@@ -375,13 +396,16 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return RowForm(Slice(*rows), (window,))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX Slice; a reversed slice down to the first element has an end far below 0."""
+        """Return the ONNX node that computes the same: Slice with constant starts, ends, axes and steps.
+
+        A reversed slice down to the first element has an end far below 0.
+        """
         ends = [s + n * k for s, n, k in zip(self.starts, self.sizes, self.steps, strict=True)]
         ends = [e if e >= 0 else np.iinfo(np.int64).min for e in ends]
         return "Slice", {}, [np.asarray(row, np.int64) for row in (self.starts, ends, range(len(ends)), self.steps)]
 
     def is_run(self, x: TensorType) -> bool:
-        """Return whether the slice's elements are contiguous in x, so that they need not be copied."""
+        """Return whether the slice's elements are contiguous in x, so that the output can be a part of x's buffer."""
         loops = CopyLoops.of(self.sizes, self._side(x).strides, dense_strides(self.sizes))
         return loops.run is not None and not loops.outer
 
@@ -391,12 +415,16 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         return CopySide([k * stride for k, stride in zip(self.steps, strides, strict=True)], offset)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a strided copy."""
+        """Lower to a copy loop with the strides of the slice."""
         emit_copy(node, builder, 0, self.sizes, self._side(node.input(0).type))
 
 
 class Expand(Permutable, Simplifiable, Movement):
-    """Broadcast x to `shape`, which has the rank of x."""
+    """Broadcast x to a shape of the same rank.
+
+    Attributes:
+        shape: Shape of the result.
+    """
 
     mnemonic: ClassVar[str] = "expand"
     shape: Shape = ()
@@ -418,7 +446,10 @@ class Expand(Permutable, Simplifiable, Movement):
         return node.input(0) if node.input(0).type.shape == self.shape else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the expansion to the permuted shape, and the permutation to apply to its input."""
+        """Return the expansion that computes the output transposed by `perm`, and the permutation of the input.
+
+        The result always exists: the target shape is permuted, too.
+        """
         return Expand(tuple(self.shape[a] for a in perm)), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -444,7 +475,7 @@ def run_of(value: Value) -> tuple[Value, int]:
 
 
 def reversed_axis(shape: Shape, axis: int) -> Slice:
-    """Return the slice that reverses an axis."""
+    """Return the Slice operator that reverses one axis of a tensor of this shape."""
     starts = [size - 1 if i == axis else 0 for i, size in enumerate(shape)]
     return Slice(tuple(starts), shape, tuple(-1 if i == axis else 1 for i in range(len(shape))))
 
@@ -457,13 +488,17 @@ def _unshaped(value: Value) -> Value:
 
 
 class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
-    """Concatenate tensors along `axis`."""
+    """Concatenation of tensors along one axis.
+
+    Attributes:
+        axis: The axis.
+    """
 
     mnemonic: ClassVar[str] = "concat"
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of the input with the summed axis; other axes must be equal."""
+        """Return the output's type: the sizes of the inputs add up along the axis; their other sizes must be equal."""
         types = [t for t in inputs if t is not None]
         rests = {(t.dtype, t.shape[: self.axis], t.shape[self.axis + 1 :]) for t in types}
         if len(rests) != 1:
@@ -498,11 +533,11 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         )
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return ONNX Concat: the operator's name, its attributes, and no additional constants."""
+        """Return the ONNX node that computes the same: Concat with attribute axis, and no further constants."""
         return "Concat", {"axis": self.axis}, ()
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return output channels that are those of the first input, then those of the next one, and so on."""
+        """Return the input channel of each output channel, for channel pruning: the channels of the inputs in order."""
         all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
         if self.axis != last:
             return Channels((all_of,) * len(sig.inputs), lambda _: self)
@@ -512,16 +547,19 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return Channels(sources, lambda _: self)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the operator along the permuted axis."""
+        """Return the concatenation that computes the output transposed by `perm`, and the permutation of each input.
+
+        The result always exists: the axis moves with the transposition.
+        """
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to concatenate images row by row, side by side or by channels; None along other axes."""
+        """Return the row-by-row form for images that are joined side by side or by channels; None along other axes."""
         is_image = sig.output.rank > 2 and sig.output.shape[0] == 1 and self.axis > 1
         return RowForm(self, (RowWindow(),) * len(sig.inputs)) if is_image else None
 
     def spec(self, node: Node) -> ConcatSpec:
-        """Return the specification of the concatenation for library kernels."""
+        """Return the types and the axis of the concatenation, from which library kernels are chosen and emitted."""
         parts = tuple(node.input(index).type for index in range(len(node.inputs)))
         return ConcatSpec(parts, node.output.type, self.axis)
 
@@ -545,7 +583,9 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
 class PaddingBase(Permutable, Simplifiable, Movement):
     """Base of operators that pad a tensor with further elements on its axes.
 
-    `before` and `after` are the numbers of elements added on each axis.
+    Attributes:
+        before: Number of elements added before each axis.
+        after: Number of elements added after each axis.
     """
 
     before: tuple[int, ...] = ()
@@ -562,13 +602,20 @@ class PaddingBase(Permutable, Simplifiable, Movement):
         return None if any(self.before + self.after) else node.input(0)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the padding with the entries of its axes permuted, and the permutation to apply to its input."""
+        """Return the padding that computes the output transposed by `perm`, and the permutation of the input.
+
+        The result always exists: the entries of the axes move with the transposition.
+        """
         before, after = (tuple(row[a] for a in perm) for row in (self.before, self.after))
         return replace(self, before=before, after=after), (perm,)
 
 
 class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
-    """Surround a tensor with a constant; `value` is a real number if the tensor is quantized."""
+    """Surround a tensor with a constant.
+
+    Attributes:
+        value: The constant; a real number, even if the tensor is quantized.
+    """
 
     mnemonic: ClassVar[str] = "pad"
     value: float = 0.0
@@ -585,9 +632,9 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
         return (np.pad(arrays[0], widths, constant_values=self.stored(sig.input(0))[0]),)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to pad one image row by row; None for other tensors.
+        """Return the row-by-row form for one image; None for other tensors.
 
-        Its rows get longer, and rows outside of the image hold the constant.
+        Rows of the image get longer, and rows outside of the image hold the constant.
         """
         x = sig.input(0)
         if x.rank < 3 or sig.output.shape[0] != 1 or x.shape[0] != 1:
@@ -597,17 +644,17 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
         return RowForm(Pad(before, after, self.value), (window,))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return channels that depend on the same input channels only, if only other axes are padded; else None."""
+        """Return the input channel of each output channel, the same one, for pruning; None if channels are padded."""
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
     def spec(self, node: Node) -> PadSpec:
-        """Return the specification of the padding for library kernels."""
+        """Return the input's type, the padding of each axis and its value, from which library kernels are chosen."""
         x = node.input(0).type
         return PadSpec(x, self.before, self.after, self.stored(x)[0].item())
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a fill, then a strided copy into the middle."""
+        """Lower to a fill of the output with the constant, and a strided copy of the input into the middle."""
         x, y = node.input(0).type, node.output.type
         emit_fill(node, builder, builder.buffer(node.output), self.stored(x))
         target = dense_strides(y.shape)
@@ -829,6 +876,10 @@ def _import_dropout(node: OnnxNode) -> list[Value]:
 
 def onnx_dtype(node: OnnxNode, code: int) -> DType:
     """Return the element type of an ONNX type number.
+
+    Args:
+        node: The ONNX node that is imported, for messages.
+        code: The type number (TensorProto.DataType).
 
     Raises:
         Refusal: The type has no C counterpart.

@@ -23,9 +23,14 @@ from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 class Ngrams(Operator):
     """y[row][columns[g]] = the number of times that n-gram g occurs in a row of x, optionally weighted.
 
-    x is [rows, items]. The items of an n-gram may be up to `skips` items apart. `grams` are sorted by length. With
-    `binary`, a count is at most 1. The optional second input holds one weight per column of y; `width` is their
-    number.
+    x is [rows, items]. The optional second input holds one weight per column of y.
+
+    Attributes:
+        grams: The items of each n-gram, sorted by length.
+        columns: Column of y for each n-gram.
+        width: Number of columns of y.
+        skips: Largest number of items between successive items of an n-gram.
+        binary: Whether a count is at most 1.
     """
 
     mnemonic: ClassVar[str] = "ngrams"

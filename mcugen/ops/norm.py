@@ -37,8 +37,13 @@ def _as_real(graph: Graph, value: Value | None) -> Value | None:
 class Normalize(Quantizable, Permutable, Rowwise, Operator):
     """y = (x − mean) / √(variance + epsilon) · scale + bias, with mean and variance over `axes`.
 
-    Scale and bias broadcast to x. With `groups` = (axis, count), each of `count` equal parts of that axis has its
-    own statistics, too. Without `centered`, y = x / √(mean of x² + epsilon) · scale + bias.
+    Scale and bias are optional inputs that broadcast to x.
+
+    Attributes:
+        axes: Axes over which mean and variance are taken.
+        epsilon: Number that is added to the variance.
+        groups: An axis and the number of its equal parts that have their own statistics; None for no parts.
+        centered: Whether the mean is subtracted; if False, y = x / √(mean of x² + epsilon) · scale + bias.
     """
 
     mnemonic: ClassVar[str] = "normalize"
@@ -49,7 +54,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
     centered: bool = True
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to normalize row by row; None if impossible.
+        """Return the row-by-row form; None if impossible.
 
         Statistics must not span several rows, and all rows must share scales and biases.
         """
@@ -70,7 +75,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def view(self, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
-        """Return `shape` with the grouped axis split in two (groups, part), and the axes of the statistics in it."""
+        """Return `shape` with the grouped axis split into (groups, part), and the axes of mean and variance in it."""
         if self.groups is None:
             return shape, self.axes
         axis, count = self.groups
@@ -94,13 +99,16 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return ((y if bias is None else y + bias).astype(arrays[0].dtype),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the operator along the permuted axes."""
+        """Return the normalization that computes the output transposed by `perm`, and the permutation of each input."""
         axes = tuple(sorted(perm.index(axis) for axis in self.axes))
         groups = self.groups and (perm.index(self.groups[0]), self.groups[1])
         return Normalize(axes, self.epsilon, groups, self.centered), (perm,) * len(sig.inputs)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form for int8 or int16 tensors with constant scale and bias (still real); else None."""
+        """Return the operator itself, which also computes on int8 or int16 tensors, with its inputs; else None.
+
+        Scale and bias must be constant, and stay real numbers.
+        """
         affine = [_as_real(graph, v) for v in inputs[1:]]
         if any(v is not None and v.data is None for v in affine):
             return None
@@ -154,6 +162,10 @@ class BatchNormalize(Operator):
 
     The operator exists only in models that are trained on the device, until mcugen.training knows which statistics
     change. In other models, arithmetic operators take its place at import.
+
+    Attributes:
+        epsilon: Number that is added to the variance.
+        momentum: Share of the old running mean and variance that an update keeps.
     """
 
     mnemonic: ClassVar[str] = "batch_normalize"

@@ -76,7 +76,7 @@ Operand = Value | Array | np.generic | None
 
 
 class Composition(Protocol):
-    """Callback that imports standard operators in place of a node that is composed of them."""
+    """A callback that imports another ONNX operator in place of a node that is composed of such operators."""
 
     def __call__(
         self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
@@ -270,16 +270,30 @@ class OnnxNode:
         return self.graph.add(op, inputs, (self.name or names[0],), names=names).outputs
 
     def call(self, op_type: str, *inputs: Operand, domain: str = "", **attributes: object) -> Value:
-        """Add another ONNX operator in place of this node and return its first result; see Composition.
+        """Add another ONNX operator in place of this node, and return its first result.
 
-        Quantization treats composed operators one by one.
+        Quantization treats the operators of which a node is composed one by one.
+
+        Args:
+            op_type: Name of the operator.
+            inputs: Operands; arrays become constants.
+            domain: Domain of the operator; "" for ONNX's own.
+            attributes: Attributes of the operator.
         """
         return self.calls(op_type, inputs, 1, domain, **attributes)[0]
 
     def calls(
         self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str = "", **attributes: object
     ) -> tuple[Value, ...]:
-        """Add another ONNX operator in place of this node, as `call` does, and return its several results."""
+        """Add another ONNX operator in place of this node, and return its results.
+
+        Args:
+            op_type: Name of the operator.
+            inputs: Operands; arrays become constants.
+            outputs: Number of results.
+            domain: Domain of the operator; "" for ONNX's own.
+            attributes: Attributes of the operator.
+        """
         assert self.composition is not None
         return self.composition(op_type, inputs, outputs, domain, **attributes)
 
@@ -308,9 +322,12 @@ def _kind(default: object) -> str:
 
 
 def not_constant(rule: str, value: Value, also: str = "") -> Refusal:
-    """Return the error for a value that is known only at run time; it names the inputs that it depends on.
+    """Return the error for a value that is known only at run time; it names the inputs that the value depends on.
 
-    `rule` is the violated rule, `also` is appended to the explanation.
+    Args:
+        rule: Text of the violated rule.
+        value: The value.
+        also: Text that is appended to the explanation.
     """
     sources = sorted(v.name for v in _sources(value))
     if sources == [value.name]:
@@ -393,7 +410,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Registry:
-    """The operators that a compilation knows: mcugen's own, or these and a plug-in's (mcugen.driver.plugins).
+    """The operators that a compilation knows: mcugen's own, and those of a plug-in (mcugen.driver.plugins), if any.
 
     Attributes:
         importers: By domain and operator, the function that adds HIR nodes and returns the outputs (None if absent).
@@ -408,7 +425,7 @@ class Registry:
     templates: tuple[Path, ...] = ()
 
     def copy(self) -> Registry:
-        """Return a copy to which a plug-in can add operators."""
+        """Return an independent copy of the registry, to which a plug-in can add operators."""
         return Registry(dict(self.importers), dict(self.support), dict(self.left_out), self.templates)
 
 

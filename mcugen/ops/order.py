@@ -20,7 +20,15 @@ from mcugen.ops.onnx_node import NUMBERS, OnnxNode, onnx_operator
 
 
 class TopK(Operator):
-    """The k largest elements along `axis` (or the smallest) in order, and their indices. Ties are ordered by index."""
+    """The k largest or smallest elements along an axis, in order, and the indices of these elements.
+
+    Ties are ordered by index.
+
+    Attributes:
+        axis: The axis.
+        k: Number of elements.
+        largest: Whether the largest elements are taken; else the smallest.
+    """
 
     mnemonic: ClassVar[str] = "top_k"
     moves_data: ClassVar[bool] = True
@@ -29,13 +37,13 @@ class TopK(Operator):
     largest: bool = True
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return types with k elements along the axis: the values, and their int64 indices."""
+        """Return the types of the outputs, k elements along the axis each: the values, and their int64 indices."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :])
         return replace(x, shape=shape), TensorType(shape, DType.INT64, layout=x.layout)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Sort stably; for the largest elements, sort the reversed axis and reverse the result."""
+        """Compute the outputs by a stable sort; for the largest elements, of the reversed axis."""
         (x,) = arrays
         if self.largest:
             order = np.flip(

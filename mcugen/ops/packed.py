@@ -52,8 +52,11 @@ MIN_PACKED_SAVED_BYTES = 512
 class DequantizeBlocks(Operator):
     """w = (q − zero_point) · scale for constants [N, K] or [K, N], with one scale per block.
 
-    A block is `block` consecutive elements along `axis`. The integers in the graph have zero points already
-    subtracted.
+    The integers in the graph have zero points already subtracted.
+
+    Attributes:
+        axis: Axis along which blocks lie.
+        block: Number of consecutive elements of a block.
     """
 
     mnemonic: ClassVar[str] = "dequantize_blocks"
@@ -61,7 +64,7 @@ class DequantizeBlocks(Operator):
     block: int = 1
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return float32 in the shape of the integers."""
+        """Return the output's type: float32 in the shape of the integers."""
         (codes,) = required(inputs[:1])
         return (TensorType(codes.shape),)
 
@@ -91,7 +94,11 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     """y[…, n] = clamp(bias[n] + Σ_g scale[n, g] · Σ_{k in group g} w[n, k] · x[…, k]), with an optional bias.
 
     The weights w [N, K] are constant integers of a few bits, with zero points subtracted; the scales [N, G] and the
-    bias are real. `group` is the number of inputs that share a scale.
+    bias are real.
+
+    Attributes:
+        group: Number of inputs that share a scale.
+        clamp: Limits of the real result; None for no clamp.
     """
 
     mnemonic: ClassVar[str] = "packed_dense"
@@ -107,7 +114,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return (TensorType((*x.shape[:-1], w.shape[0])),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Return the layer's result.
+        """Compute the layer's output in numpy.
 
         Float x: a float product with unpacked weights. Quantized x: exact integer sums of each group, scaled and added.
         """
@@ -144,7 +151,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the layer's form for quantized tensors; None if 32 bits do not hold the sums of groups."""
+        """Return the layer on quantized tensors and its inputs; None if 32 bits do not hold the sums of groups."""
         x, codes = inputs[0], inputs[1]
         bias = inputs[3] if len(inputs) > 3 else None
         if x is None or codes is None or not is_quantized(sig.output):
@@ -154,7 +161,10 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return self, inputs
 
     def takes(self, x: Value, codes: Value) -> bool:
-        """Return whether the layer can compute with quantized x: int32 must hold the sums of products of each group."""
+        """Return whether the layer can compute with quantized x: int32 must hold the sums of products of each group.
+
+        `codes` are the integer weights.
+        """
         return (
             is_quantized(x.type)
             and codes.data is not None
@@ -162,7 +172,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the layer row by row: each row of x gives one row of y."""
+        """Return the row-by-row form, in which each row of x gives one row of y; None if there are no rows."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def widened_bytes(self, sig: Signature) -> int:
@@ -298,7 +308,12 @@ def _units(sig: Signature, scales: Array) -> Array:
 
 
 def is_worth_packing(codes: Array, group: int) -> bool:
-    """Return whether packed weights save at least MIN_PACKED_SAVED_BYTES against float32 weights."""
+    """Return whether packed weights save at least MIN_PACKED_SAVED_BYTES against float32 weights.
+
+    Args:
+        codes: The integer weights, [N, K].
+        group: Number of inputs that share a scale.
+    """
     packed = PackedWeights.of(codes, group)
     scales = len(codes) * -(-codes.shape[1] // group)
     return packed is not None and (4 * codes.size - packed.nbytes - 4 * scales >= MIN_PACKED_SAVED_BYTES)
@@ -307,7 +322,18 @@ def is_worth_packing(codes: Array, group: int) -> bool:
 def packed_form(
     graph: Graph, sig: Signature, inputs: Sequence[Value | None], clamp: Range | None
 ) -> IntegerForm | None:
-    """Return the integer form of a dense layer whose weights come from DequantizeBlocks; None if there is none."""
+    """Return the dense layer with packed weights for a dense layer whose weights come from DequantizeBlocks.
+
+    Args:
+        graph: Graph to which constants are added.
+        sig: Types of the layer's inputs and output.
+        inputs: Inputs of the layer.
+        clamp: Limits of the real result; None for no clamp.
+
+    Returns:
+        The operator and its inputs; None if the weights come from elsewhere, packing saves too little, or 32 bits do
+        not hold the sums.
+    """
     form = packed_operands(graph, inputs)
     if form is None or inputs[0] is None:
         return None
@@ -316,10 +342,13 @@ def packed_form(
 
 
 def packed_operands(graph: Graph, inputs: Sequence[Value | None]) -> tuple[int, list[Value]] | None:
-    """Return the group size, and the weights, scales [N, G] and bias, of a layer with dequantized constant weights.
+    """Return the operands of a dense layer with weights that stay packed, given the inputs of the unpacked layer.
 
-    The weights must be [N, K] or [N, K, 1…]. Return None if they are not dequantized constants, or if packing saves
-    too little.
+    The weights must be [N, K] or [N, K, 1…].
+
+    Returns:
+        The number of inputs that share a scale, and the packed weights, scales [N, G] and bias. None if the weights are
+        not dequantized constants, or if packing saves too little.
     """
     weights, bias = inputs[1], inputs[2] if len(inputs) > 2 else None
     source = None if weights is None else weights.producer

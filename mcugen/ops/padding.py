@@ -31,7 +31,9 @@ _LARGEST_AXIS = 1 << 24
 class PadWith(Permutable, Operator):
     """Surround a tensor with the only element of input 1, which is computed at run time.
 
-    `before` and `after` are the numbers of elements added on each axis.
+    Attributes:
+        before: Number of elements added before each axis.
+        after: Number of elements added after each axis.
     """
 
     mnemonic: ClassVar[str] = "pad_with"
@@ -51,12 +53,15 @@ class PadWith(Permutable, Operator):
         return (np.pad(x, widths, constant_values=value.reshape(-1)[0]),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the padding with the entries of its axes permuted, and the permutation to apply to its input."""
+        """Return the padding that computes the output transposed by `perm`, and the permutation of the input.
+
+        The result always exists: the entries of the axes move with the transposition.
+        """
         rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
         return PadWith(rows[0], rows[1]), (perm, None)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a fill, then a strided copy into the middle."""
+        """Lower to a fill of the output with the element, and a strided copy of the input into the middle."""
         x, y = node.input(0).type, builder.buffer(node.output)
         call = Call(
             FILL_WITH, {"value": builder.buffer(node.input(1)), "y": y}, [Count(count=y.count)], variant=x.dtype.tag
@@ -68,7 +73,11 @@ class PadWith(Permutable, Operator):
 
 
 class Extend(PaddingBase):
-    """Surround a tensor with its own elements: mirrored, the nearest one, or those of the other end (`mode`)."""
+    """Surround a tensor with its own elements.
+
+    Attributes:
+        mode: ONNX's mode: "edge" (the nearest element), "reflect" (mirrored) or "wrap" (from the other end).
+    """
 
     mnemonic: ClassVar[str] = "extend"
     mode: str = "edge"

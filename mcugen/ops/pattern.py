@@ -37,14 +37,19 @@ _LARGEST_TABLE = 1 << 24
 
 
 class Zeros(Operator):
-    """A tensor of zeros that is filled at run time, where a constant would take its size in flash."""
+    """A tensor of zeros that is filled at run time, where a constant would take its size in flash.
+
+    Attributes:
+        shape: Shape of the tensor.
+        dtype: Element type of the tensor.
+    """
 
     mnemonic: ClassVar[str] = "zeros"
     shape: Shape = ()
     dtype: DType = DType.FLOAT32
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the operator's shape and element type."""
+        """Return the output's type: the attributes `shape` and `dtype`."""
         return (TensorType(self.shape, self.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
@@ -52,12 +57,16 @@ class Zeros(Operator):
         return (np.zeros(self.shape, self.dtype.numpy),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a fill."""
+        """Lower to a fill of the output with zeros."""
         emit_fill(node, builder, builder.buffer(node.output), np.zeros(1, self.dtype.numpy))
 
 
 class Trilu(Operator):
-    """y[r, c] = x[r, c] where c − r ≥ k (`upper`) or ≤ k, else 0, in the last two axes; k is input 1."""
+    """y[r, c] = x[r, c] where c − r ≥ k, or c − r ≤ k, else 0, in the last two axes; k is input 1.
+
+    Attributes:
+        upper: Whether the elements with c − r ≥ k are kept; else those with c − r ≤ k.
+    """
 
     mnemonic: ClassVar[str] = "trilu"
     upper: bool = True
@@ -80,7 +89,7 @@ class Trilu(Operator):
         return (np.where(distance >= diagonal if self.upper else distance <= diagonal, x, np.zeros_like(x)),)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to one loop over the elements."""
+        """Lower to a loop over the elements of y."""
         x = node.input(0).type
         rows, columns = x.shape[-2:]
         operands = builder.operands(node, "x", "k")
@@ -92,9 +101,13 @@ class Trilu(Operator):
 
 
 class OneHot(Operator):
-    """y[o, d, i] = values[1] if index[o, i] = d, else values[0], with d along `axis`.
+    """y[o, d, i] = values[1] if index[o, i] = d, else values[0].
 
     Negative indices count from the end; other indices outside give values[0] everywhere.
+
+    Attributes:
+        depth: Number of positions d.
+        axis: Axis of d in y.
     """
 
     mnemonic: ClassVar[str] = "one_hot"
@@ -102,7 +115,7 @@ class OneHot(Operator):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the indices' shape with the depth inserted."""
+        """Return the output's type: the shape of the indices with an axis of `depth` elements inserted."""
         index, values = required(inputs)
         if values.shape != (2,) or self.depth < 0:
             mismatch = f"values {values.shape}, depth {self.depth}"
@@ -120,7 +133,7 @@ class OneHot(Operator):
         return (values[(place == steps).astype(np.int64)],)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to one loop over the result."""
+        """Lower to a loop over the elements of y."""
         index, dtype = node.input(0).type, node.input(0).type.dtype
         wide = dtype.c if dtype.is_float else "int64_t" if dtype.limits[0] else "uint64_t"
         number = f"({wide})d"
@@ -133,13 +146,17 @@ class OneHot(Operator):
 
 
 class Range(Operator):
-    """y[i] = start + i · delta; start and delta are inputs. Integers wrap."""
+    """y[i] = start + i · delta; start and delta are inputs. Integers wrap.
+
+    Attributes:
+        count: Number of elements of y.
+    """
 
     mnemonic: ClassVar[str] = "range"
     count: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return a vector of `count` elements."""
+        """Return the output's type: a vector of `count` elements."""
         start, delta = required(inputs)
         if start.count != 1 or delta.count != 1 or start.dtype is not delta.dtype:
             raise ModelError(
@@ -153,7 +170,7 @@ class Range(Operator):
         return (start + np.arange(self.count).astype(start.dtype) * delta,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to one loop."""
+        """Lower to a loop over the elements of y."""
         dtype = node.output.type.dtype
         operands = builder.operands(node, "start", "delta")
         wide = dtype.c if dtype.is_float else "uint64_t" if dtype.nbytes == 8 else "uint32_t"

@@ -78,7 +78,13 @@ def clamped(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
 
 
 def clamped_vector(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
-    """Return a vector of reals clamped to `clamp`; all bounds are parameters."""
+    """Return a vector of reals clamped to a range.
+
+    Args:
+        x: The expression of the vector.
+        clamp: The range; None adds no code.
+        scalar: Makes a kernel parameter of a number; all bounds become parameters.
+    """
     low, high = clamp or (-math.inf, math.inf)
     if math.isfinite(low) and math.isfinite(high):
         return call(fn.CLAMP_REAL, x, scalar(real_param(low, x.dtype)), scalar(real_param(high, x.dtype)))
@@ -93,7 +99,9 @@ def clamped_vector(x: Expression, clamp: Range | None, scalar: Scalars) -> Expre
 class Clamp(Elementwise):
     """y = min(max(x, low), high), for ONNX's Relu, Clip and similar operators.
 
-    For integer x, `low` and `high` are ints, whose range may exceed what float represents exactly.
+    Attributes:
+        low: Lower limit. It is an int for integer x, whose range may exceed what float represents exactly.
+        high: Upper limit, of the same type.
     """
 
     mnemonic: ClassVar[str] = "clamp"
@@ -141,7 +149,7 @@ class PointwiseFunction:
     vector: Callable[..., Expression] | None = None
 
     def takes(self, dtype: DType) -> bool:
-        """Return whether operands may have this type."""
+        """Return whether operands may have this element type."""
         return self.floats if dtype.is_float else self.integers
 
 
@@ -288,14 +296,18 @@ _ALPHA_BETA = {
 
 
 class Unary(FunctionFamily, Saturating, Elementwise):
-    """y = f(x), where `function` is a key of UNARY_FUNCTIONS, with up to two attributes (`constants`)."""
+    """y = f(x), where `function` is a key of UNARY_FUNCTIONS, with up to two attributes (`constants`).
+
+    Attributes:
+        constants: Values of the function's ONNX attributes, such as alpha.
+    """
 
     functions: ClassVar[Collection[str]] = UNARY_FUNCTIONS
     constants: tuple[float, ...] = ()
 
     @property
     def saturates(self) -> bool:
-        """Return whether this is the logistic function, which produces probabilities."""
+        """Return whether the function is the sigmoid, which is flat at both ends of its range."""
         return self.function == "Sigmoid"
 
     def result_dtype(self, *dtypes: DType) -> DType:
@@ -429,9 +441,13 @@ def _reduced(terms: tuple[int, ...], shift: int) -> tuple[tuple[int, ...], int]:
 class FixedSum:
     """q = (x · m0 + y · m1 + offset) >> shift: the sum of two quantized tensors, with one rounding, half up.
 
-    For int8 tensors everything fits in 32 bits: `shift` is the largest for which no intermediate exceeds 2^30, and
-    the `factors` m0, m1 have some 20 bits. If a tensor is int16, the sum is `wide`: 64 bits and factors of 31 bits,
-    unless smaller ones are exact.
+    For int8 tensors everything fits in 32 bits: `shift` is the largest for which no intermediate exceeds 2^30.
+
+    Attributes:
+        factors: The multipliers m0 and m1: some 20 bits, or 31 bits if `wide` (fewer if these are exact).
+        offset: Constant term: zero points and the rounding term.
+        shift: Right shift of the sum.
+        wide: Whether a tensor is int16, so that the sum has 64 bits.
     """
 
     factors: tuple[int, int]
@@ -523,7 +539,10 @@ _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {
 class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, Elementwise):
     """y = f(x0, x1), where `function` is a key of BINARY_FUNCTIONS; the real result may be clamped.
 
-    For quantized tensors see `integer`.
+    Sums, differences and products of quantized tensors are computed in fixed point.
+
+    Attributes:
+        clamp: Limits of the real result; None for no clamp.
     """
 
     functions: ClassVar[Collection[str]] = BINARY_FUNCTIONS
@@ -538,7 +557,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
 
     def spec(self, node: Node) -> BinarySpec:
-        """Return the kernel specification: types, and the constants of integer kernels."""
+        """Return the function, the types and the constants of integer arithmetic, from which kernels are chosen."""
         sig, function = node.sig, self.function
         spec = BinarySpec(function, sig.input(0), sig.input(1), sig.output, self.clamp)
         if not all(map(is_quantized, (spec.x0, spec.x1, spec.y))):
@@ -573,12 +592,15 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return fixed is not None and limits == out.dtype.limits and emit_saturating_sum(node, builder, fixed)
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether this is a sum or product of dense int8 tensors, for which some CPUs have fast kernels."""
+        """Return whether the operator is kept out of a Stack: a sum or product of dense int8 tensors.
+
+        Some CPUs have fast kernels for it, which a Stack (one loop for several operators) would not use.
+        """
         is_int8 = all(is_quantized(t) for t in (*sig.inputs, sig.output)) and RowsOfInt8.of(sig) is not None
         return is_int8 and self.function in (*_SUM_SIGNS, "Mul")
 
     def product(self, sig: Signature) -> Requantizer:
-        """Return the requantizer from products of two quantized elements, less their zero points, to the result."""
+        """Return the requantizer that maps products of two quantized elements, less their zero points, to results."""
         scale = sig.input(0).q.scale[0] * sig.input(1).q.scale[0] / sig.output.q.scale[0]
         types = [sig.input(i).dtype for i in (0, 1)]
         sums = np.asarray([math.prod(map(max_code_magnitude, types))]) if DType.INT16 in types else None
@@ -594,7 +616,10 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return Convert(out.dtype, limited(self._fixed(sig, x, y, scalar), *limits, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return the expression for vectors: sums and products of quantized values, and functions of reals."""
+        """Return the expression for Helium vectors: sums and products of quantized values, and functions of reals.
+
+        Return None for other functions, and for arithmetic that does not fit in vector lanes.
+        """
         x, y = args
         out = sig.output
         if out.quant is None:
@@ -658,7 +683,10 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form: fixed point for two tensors, a table or line if one operand is constant."""
+        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
+
+        It computes two tensors in fixed point. If one operand is constant, it is a lookup table or a linear function.
+        """
         table = super().integer(graph, sig, inputs) or self._by_channel(graph, sig, inputs)
         if table is not None:
             return table
@@ -708,7 +736,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return None
 
     def with_clamp(self, low: float, high: float) -> Self | None:
-        """Return the operator with a clamp if it computes arithmetic; None for other functions."""
+        """Return the operator with its result clamped to [low, high] if it is arithmetic; None for other functions."""
         if self.clamp is not None or self.function not in ("Add", "Sub", "Mul", "Div"):
             return None
         return type(self)(self.function, (low, high))
@@ -718,7 +746,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return replace(self, clamp=None) if self.clamp else None
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return the ONNX operator for arithmetic in floats; None for other functions."""
+        """Return the ONNX node that computes the same, for arithmetic in floats; None for other functions."""
         arithmetic = self.function in ("Add", "Sub", "Mul", "Div") and sig.output.dtype is DType.FLOAT32
         return (self.function, {}, ()) if arithmetic else None
 
@@ -788,7 +816,7 @@ def _as_int64(scalar: Scalars, value: int) -> Expression:
 
 
 class Where(Simplifiable, Elementwise):
-    """y = condition ? x : y."""
+    """y = a where the condition is true, else b; the inputs are the condition, a and b."""
 
     mnemonic: ClassVar[str] = "where"
 
@@ -797,7 +825,10 @@ class Where(Simplifiable, Elementwise):
         return dtypes[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form: a table if only one operand varies; else requantized branches and a selection."""
+        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
+
+        It is a lookup table if only one operand varies; else it requantizes both branches and selects.
+        """
         return super().integer(graph, sig, inputs) or _selected(self, graph, sig, inputs)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -809,7 +840,7 @@ class Where(Simplifiable, Elementwise):
         return chosen if chosen.type == node.output.type else None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the selection; quantized branches are requantized to the output first."""
+        """Return the selection between both branches; quantized branches are requantized to the output first."""
         condition, x, y = args
         if sig.output.quant is None:
             return _of_codes(sig, select(condition, x, y))

@@ -104,7 +104,10 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         raise NotImplementedError
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the dependence of channels: each output channel depends on the same input channel only."""
+        """Return the input channel on which each output channel depends, the same one, for channel pruning.
+
+        Return None for channels-first tensors.
+        """
         return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
 
     def _wider(self, x: Value, before: Shape, after: Shape) -> Self | None:
@@ -135,12 +138,12 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         return counts
 
     def spec(self, node: Node) -> PoolSpec:
-        """Return the kernel specification for channels-last tensors."""
+        """Return the types, window and kernel size of the pool, from which kernels are chosen."""
         x, y = node.input(0).type, node.output.type
         return PoolSpec(x, y, self.window, self.kernel, self.is_channels_last, self.whole)
 
     def channel_partitions(self, sig: Signature) -> list[Partition]:
-        """Return the partition into shards by channels; empty if there are too few channels."""
+        """Return the way to split the output over cores by channels, in a list; empty if there are too few channels."""
         channels = sig.output.shape[-1]
         if not self.is_channels_last or channels < 2 * CHANNEL_SHARD_MULTIPLE or channels % CHANNEL_SHARD_MULTIPLE:
             return []
@@ -178,25 +181,25 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
         return self._wider(x, before, after) if _is_positive(x) else None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself if input and output have the same quantization; else None."""
+        """Return the operator itself, which also compares quantized elements; None if the quantization would change."""
         return (self, inputs) if has_same_quantization(sig.input(0), sig.output) else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the pool row by row; rows outside of the image hold the lowest value."""
+        """Return the row-by-row form, in which rows outside of the image hold the lowest value; None if impossible."""
         dtype = sig.output.dtype
         return self._rows(sig, -math.inf if dtype.is_float else dtype.limits[0])
 
     def some_columns(self, sig: Signature, start: int, stop: int) -> tuple[Operator, int, int] | None:
-        """Return the pool that computes only the output columns `start` to before `stop`, and the columns it reads.
+        """Return the pool that computes only the output columns `start` to before `stop`, for spatial tiling.
 
         Returns:
             The pool, with the padding that its windows reach; the first input column that it reads; and the column
-            behind the last one. None if that is impossible.
+            after the last one. None if the columns cannot be computed alone.
         """
         return self._columns(sig, self.kernel, start, stop)
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-        """Return the partitions by rows and by channels."""
+        """Return the ways to split the output over cores: by rows and by channels."""
         return (*([self._bands(sig, self.kernel)] if self.by_rows(sig) else []), *self.channel_partitions(sig))
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -222,7 +225,7 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
     most: int = field(default=0, kw_only=True)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output type without quantization: a mean has its own scale."""
+        """Return the output's type: that of a pool without quantization, since a mean has its own scale."""
         (out,) = super().infer(*inputs)
         return (out.with_quant(None),)
 
@@ -285,7 +288,7 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         return replace(op, counted_before=counted.before, counted_after=counted.after)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the pool row by row; None if a window does not contain all of its rows."""
+        """Return the row-by-row form; None if a window does not contain all of its rows."""
         x, axis = sig.input(0), self._axis_of_rows(sig, self.kernel)
         form = self._rows(sig, x.quant.zero_point if x.quant else 0)
         if form is None or (self._counts(sig)[axis] != self.kernel[axis]).any():
@@ -295,7 +298,7 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         return replace(form, op=replace(form.op, counted_before=counted.before, counted_after=counted.after))
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-        """Return the partitions by rows and by channels."""
+        """Return the ways to split the output over cores: by rows and by channels."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
             return self.channel_partitions(sig)
         counts = self._counts(sig)
@@ -315,13 +318,16 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         return (Partition(bands.length, shard), *self.channel_partitions(sig))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form of the average, which divides exact int32 sums; None if there is none."""
+        """Return the average on quantized tensors, which divides exact int32 sums; None if there is no integer form."""
         x = sig.input(0)
         fits = math.prod(self.kernel) < 2 ** (31 - 8 * x.dtype.nbytes)
         return (self, inputs) if fits and is_quantized(x) and is_quantized(sig.output) else None
 
     def spec(self, node: Node) -> AverageSpec:
-        """Return the kernel specification; the divisor is constant or follows from the number of taps."""
+        """Return the types, window and divisors of the average, from which kernels are chosen.
+
+        The divisor of a window is constant, or follows from the number of its taps in the input.
+        """
         sig = node.sig
         sizes: list[int] | list[None] = [None, None]
         counts = self._counts(sig)
@@ -365,8 +371,13 @@ class DirectPool(FunctionFamily, Pool):
     """A channels-first pool with any number of spatial axes and any element type, computed by a plain loop.
 
     `function` is max, average or lp, which is (Σ |x|^p)^(1/p). Averages divide by the number of taps in the input
-    extended by `counted` elements (before, after). With `order`, the second output is the row-major position of
-    each maximum in x ("row"), or, within each channel, the position in column-major order ("column").
+    extended by `counted` elements (before, after). With `order`, the second output is the row-major position of each
+    maximum in x ("row"), or, within each channel, the position in column-major order ("column").
+
+    Attributes:
+        counted: Numbers of padding elements per spatial axis, before and after the input, that averages count.
+        p: Exponent of the lp pool.
+        order: "row", "column", or "" for no second output.
     """
 
     spelling: ClassVar[str] = "direct_{}_pool"
@@ -382,15 +393,15 @@ class DirectPool(FunctionFamily, Pool):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return False: the kernel is written for channels-first tensors."""
+        """Return False: the only kernel is written for channels-first tensors, so channels last is not faster."""
         return False
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return None: the operator has no channels-last form."""
+        """Return None: no transposition can be moved across the operator, which has no channels-last form."""
         return None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type of the values, quantized only for a maximum, and of the positions if `order` is set."""
+        """Return the types of the outputs: values (quantized only for a maximum), and positions if `order` is set."""
         (out,) = super().infer(*inputs)
         out = out if self.moves_data else out.with_quant(None)
         return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
@@ -436,7 +447,7 @@ class DirectPool(FunctionFamily, Pool):
         return index.reshape(planes).transpose(0, 1, *range(len(shape) - 1, 1, -1))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel that computes the bounds once per window and axis."""
+        """Lower to a kernel that computes the bounds of each window once for all elements under it."""
         x, y = node.input(0).type, node.outputs[0].type
         space, rank = x.shape[2:], len(self.kernel)
         operands = builder.operands(node, "x")
@@ -502,13 +513,13 @@ class DirectPool(FunctionFamily, Pool):
 
 
 class Unpool(Operator):
-    """y = zeros, except y[indices[i]] = x[i], with x and y seen as flat arrays; indices outside are ignored."""
+    """y = zeros of `shape`, except y[indices[i]] = x[i]; x and y are seen as flat, indices outside are ignored."""
 
     mnemonic: ClassVar[str] = "unpool"
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the operator's shape with the input's element type."""
+        """Return the output's type: the target shape with the input's element type."""
         x, indices = required(inputs)
         if indices.shape != x.shape or min(self.shape) < 1:
             shapes = f"{x.shape} at {indices.shape} in {self.shape}"
@@ -516,7 +527,7 @@ class Unpool(Operator):
         return (TensorType(self.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Write each element at its index; the last of equal indices wins."""
+        """Compute the output in numpy: write each element at its index; the last of equal indices wins."""
         x, at = (a.reshape(-1) for a in arrays)
         y = np.zeros(math.prod(self.shape), x.dtype)
         valid = (at >= 0) & (at < y.size)

@@ -313,6 +313,11 @@ def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
 
     They also apply to the tensors that it was moved from.
 
+    Args:
+        value: The integer tensor.
+        quant: Scale and zero point.
+        node: The node that reads the tensor.
+
     Raises:
         Refusal: The tensor has another scale or zero point.
     """

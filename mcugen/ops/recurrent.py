@@ -75,7 +75,13 @@ FUNCTIONS: dict[str, ActivationFunction] = {
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation function of a recurrent layer: a key of FUNCTIONS, with its parameters alpha and beta."""
+    """An activation function of a recurrent layer, with its parameters.
+
+    Attributes:
+        function: Name of the function, a key of FUNCTIONS.
+        alpha: ONNX's first parameter, if the function has it.
+        beta: ONNX's second parameter, if the function has it.
+    """
 
     function: str
     alpha: float = 0.0
@@ -89,12 +95,20 @@ class Activation:
         return _of_x(self, DType.of(x))({"x": x}).astype(x.dtype)
 
     def expression(self, role: str, x: Expression) -> Expression:
-        """Return the activation of x as an expression whose parameters are members of a kernel's struct."""
+        """Return the activation of x as an expression whose parameters are members of a kernel's parameter struct.
+
+        `role` is the kernel's name of the activation, such as "f"; it begins the names of the members.
+        """
         params = self.params(role, x.dtype)
         return FUNCTIONS[self.function].build(x, *(Parameter(f"p->{name}", v, x.dtype) for name, v in params.items()))
 
     def params(self, role: str, dtype: DType) -> dict[str, float]:
-        """Return the kernel parameters of the activation, named after its role in the kernel."""
+        """Return the activation's parameters by their names in the kernel's parameter struct.
+
+        Args:
+            role: The kernel's name of the activation, such as "f".
+            dtype: Element type of the layer, to which the parameters are rounded.
+        """
         count = len(FUNCTIONS[self.function].defaults)
         return {
             f"{role}_{letter}": real_param(value, dtype)
@@ -150,8 +164,8 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     hidden] and peepholes [directions, 3 · hidden]. Outputs, those of `results`: Y [steps, directions, batch, hidden],
     Y_h and Y_c [directions, batch, hidden]. With `batch_first`, batch comes before steps and directions.
 
-    A sequence is computed up to its own length (clamped to 0 … steps), backwards from there in reverse; Y is 0
-    beyond it. Y_h and Y_c are the state after the last step; as in ONNX Runtime, 0 for a sequence of length 0.
+    A sequence is computed up to its own length (clamped to 0 … steps), backwards from there in reverse; Y is 0 beyond
+    it. Y_h and Y_c are the state after the last step; as in ONNX Runtime, 0 for a sequence of length 0.
 
     Attributes:
         activations: The activation functions of each direction, in the order of `roles`.
@@ -159,6 +173,12 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         results: The outputs, out of Y, Y_h and Y_c.
         clip: Limit of the magnitude of what the gates' activation functions read (not h(c) of an LSTM).
         batch_first: Whether the batch axis comes before steps and directions.
+        roles: The kernel's names of the activation functions of one direction.
+        standard: Names of the activations with which the layer has a quantized form.
+        gates: Number of gates.
+        states: Names of the states that a step carries to the next one.
+        kernel: The kernel that computes one direction.
+        matrices: Indices of the inputs that hold weights.
     """
 
     matrices: ClassVar[tuple[int, ...]] = (W, R)
@@ -166,7 +186,6 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     gates: ClassVar[int]
     states: ClassVar[tuple[str, ...]] = ("h",)
     roles: ClassVar[tuple[str, ...]]
-    """The kernel's names of the activation functions of one direction."""
 
     activations: tuple[tuple[Activation, ...], ...] = ()
     backwards: tuple[bool, ...] = (False,)
@@ -199,7 +218,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return tuple(TensorType(sizes.y_shape if r == "Y" else sizes.state_shape, x.dtype) for r in self.results)
 
     def sizes(self, x: TensorType, r: TensorType) -> RecurrentSizes:
-        """Return the sizes of the layer, given the types of the inputs X and R."""
+        """Return the numbers of steps, sequences, inputs and hidden elements, given the types of the inputs X and R."""
         steps, batch = (x.shape[1], x.shape[0]) if self.batch_first else x.shape[:2]
         return RecurrentSizes(steps, batch, x.shape[2], r.shape[2], len(self.backwards), self.batch_first)
 
@@ -253,7 +272,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     # ------------------------------------------------------------------------------------------- reference
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute step by step, all sequences of the batch at once."""
+        """Compute the outputs in numpy, step by step, for all sequences of the batch at once."""
         return self._found(sig, arrays)[0]
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
@@ -292,7 +311,6 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
                 yield tuple(part[k] for part in parts), rows
 
     standard: ClassVar[tuple[str, ...]] = ()
-    """Names of the activations with which the layer has a quantized form."""
 
     def can_expand(self, node: Node) -> bool:
         """Return whether the layer can be split into its operators, to quantize it.
@@ -312,7 +330,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return inputs_by_index.get(LENS) is not None or inputs_by_index.get(P) is not None or self.clip < np.inf
 
     def outputs_of_one_scale(self, node: Node) -> list[Value]:
-        """Return the outputs that hold hidden states: Y and Y_h."""
+        """Return the outputs that quantization must give one common scale: Y and Y_h, which hold hidden states."""
         return [v for v, result in zip(node.outputs, self.results, strict=True) if result != "Y_c"]
 
     def _found(self, sig: Signature, arrays: Sequence[Array]) -> tuple[tuple[Array, ...], dict[str, list[Array]]]:
@@ -447,11 +465,16 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
 
     @property
     def rows(self) -> Gates:
-        """Return how the rows of the weights W and R are grouped by gates."""
+        """Return which gates' weight rows of W and R are multiplied together, for the weight layout of kernels."""
         return Gates(self.gates, (self.gates,), self.gates)
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Return the template options of one direction's kernel."""
+        """Return the template options of one direction's kernel.
+
+        Args:
+            layer: Sizes and types of the layer.
+            functions: The activation functions of the direction.
+        """
         return [layer.options(functions)]
 
     def _functions(self, d: int, dtype: DType) -> DirectionActivations:
@@ -487,7 +510,14 @@ class Rnn(Recurrent):
     roles: ClassVar[tuple[str, ...]] = ("f",)
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
-        """Compute h' = f(W·x + R·h + b)."""
+        """Compute one step, h' = f(W·x + R·h + b), and return its tensors by role.
+
+        Args:
+            d: Index of the direction.
+            x: Rows [batch, depth].
+            state: States [1, batch, hidden].
+            weights: Weights of the direction.
+        """
         sums = self._sums(x, state[0], weights)
         return {**sums, "hidden": self._gate(sums["gates"], self.activations[d][0])}
 
@@ -495,8 +525,11 @@ class Rnn(Recurrent):
 class Lstm(Recurrent):
     """A long short-term memory (ONNX LSTM).
 
-    i, o, f = f(W x + R h + Wb + Rb + p · c); g = g(…); c' = f · c + i · g; h' = o · h(c'). The output gate's
-    peephole sees c'. With `coupled` (ONNX's input_forget), f = 1 − i.
+    i, o, f = f(W x + R h + Wb + Rb + p · c); g = g(…); c' = f · c + i · g; h' = o · h(c'). The output gate's peephole
+    sees c'.
+
+    Attributes:
+        coupled: Whether f = 1 − i (ONNX's input_forget).
     """
 
     mnemonic: ClassVar[str] = "lstm"
@@ -511,7 +544,14 @@ class Lstm(Recurrent):
         return self.coupled or super()._has_rare_options(node)
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
-        """Compute the gates, then c' and h', by ONNX's equations of LSTM."""
+        """Compute one step, the gates, c' and h' by ONNX's equations of LSTM, and return its tensors by role.
+
+        Args:
+            d: Index of the direction.
+            x: Rows [batch, depth].
+            state: States h and c, [2, batch, hidden].
+            weights: Weights of the direction.
+        """
         h, c = state
         f, g, k = self.activations[d]
         sums = self._sums(x, h, weights)
@@ -523,7 +563,12 @@ class Lstm(Recurrent):
         return {**sums, "cell": new, "hidden": self._gate(o + peep_o * new, f) * k(new)}
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Return the template options of one direction's kernel, including those of gates and cells."""
+        """Return the template options of one direction's kernel, including those of gates and cells.
+
+        Args:
+            layer: Sizes and types of the layer.
+            functions: The activation functions of the direction.
+        """
         own = LstmOptions(
             g=functions.texts["g"],
             k=functions.texts["k"],
@@ -538,8 +583,10 @@ class Lstm(Recurrent):
 class Gru(Recurrent):
     """A gated recurrent unit (ONNX GRU).
 
-    z, r = f(W x + R h + Wb + Rb); g = g(Wh x + Rh (r · h) + Rbh + Wbh); h' = (1 − z) · g + z · h. With `linear`
-    (ONNX's linear_before_reset), g = g(Wh x + r · (Rh h + Rbh) + Wbh).
+    z, r = f(W x + R h + Wb + Rb); g = g(Wh x + Rh (r · h) + Rbh + Wbh); h' = (1 − z) · g + z · h.
+
+    Attributes:
+        linear: Whether g = g(Wh x + r · (Rh h + Rbh) + Wbh) (ONNX's linear_before_reset).
     """
 
     mnemonic: ClassVar[str] = "gru"
@@ -550,9 +597,15 @@ class Gru(Recurrent):
     linear: bool = False
 
     def step(self, d: int, x: Array, state: Array, weights: Weights) -> dict[str, Array]:
-        """Compute the gates and h' by ONNX's equations of GRU.
+        """Compute one step, h' and the gates by ONNX's equations of GRU, and return its tensors by role.
 
         "reset" is the operand that r scales; "difference" is h − g, so that h' = g + z · difference.
+
+        Args:
+            d: Index of the direction.
+            x: Rows [batch, depth].
+            state: States [1, batch, hidden].
+            weights: Weights of the direction.
         """
         (h,), (w, r, b, _) = state, weights
         f, g = self.activations[d]
@@ -592,14 +645,19 @@ class Gru(Recurrent):
 
     @property
     def rows(self) -> Gates:
-        """Return how the weight rows are grouped by gate: the hidden gate is multiplied by h apart from the other two.
+        """Return which gates' weight rows of W and R are multiplied together, for the weight layout of kernels.
 
-        Rh h + Rbh is kept if r scales it.
+        The hidden gate is multiplied by h apart from the other two. Rh h + Rbh is kept if r scales it.
         """
         return Gates(3, (2, 1), 4 if self.linear else 3)
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Return the template options of one direction's kernel, including those of the hidden gate."""
+        """Return the template options of one direction's kernel, including those of the hidden gate.
+
+        Args:
+            layer: Sizes and types of the layer.
+            functions: The activation functions of the direction.
+        """
         own = GruOptions(g=functions.texts["g"], one=float_literal("1.0", layer.x.dtype), linear=self.linear)
         return [*super().options(layer, functions), own]
 

@@ -139,7 +139,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return self.function in _EXTREMES
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type with length 1 along the reduced axes; minimum and maximum keep the quantization."""
+        """Return the output's type: length 1 along the reduced axes; minimum and maximum keep the quantization."""
         (x,) = required(inputs)
         shape = tuple(1 if axis in self.axes else size for axis, size in enumerate(x.shape))
         quant = x.quant if self.moves_data and x.quant is not None and x.quant.axis is None else None
@@ -164,7 +164,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return Requantizer.of(factor, y.quant.zero_point, is_mean, sums)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Apply the function's numpy reference; for quantized tensors an exact sum and one requantization."""
+        """Compute the output by the function's numpy reference, or as an exact sum and one requantization."""
         (x,) = arrays
         requantize = self._requantizer(sig)
         if requantize is None:
@@ -175,16 +175,19 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
 
     @property
     def rises(self) -> bool:
-        """Return whether increasing an element never decreases the result: for a sum, a mean or an extreme."""
+        """Return whether the reduction is monotone (larger elements never decrease it): sum, mean or extreme."""
         return self.function in _SUMS + _EXTREMES
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return channels that depend on the same input channels only, if the last axis is not reduced; else None."""
+        """Return the input channel of each output channel, the same one, for pruning; None for a reduced last axis."""
         last = sig.input(0).rank - 1
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form of a mean or sum that fits 32 bits, or of an extreme with one scale; else None."""
+        """Return the reduction of quantized tensors; None if there is no integer form.
+
+        It exists for a mean or sum that fits 32 bits, and for a minimum or maximum with one scale.
+        """
         x = sig.input(0)
         if self.moves_data:
             return (self, inputs) if has_same_quantization(x, sig.output) else None
@@ -194,7 +197,7 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return (self, inputs) if fits else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the mean of an int8 image (channels last) from sums of its rows; else None."""
+        """Return the row-by-row form of the mean of an int8 image (channels last), from sums of its rows; else None."""
         x = sig.input(0)
         is_image = x.rank in (3, 4) and x.shape[0] == 1 and self.axes in ((1,), (1, 2))
         if not is_image or not self.is_pool(sig):
@@ -210,7 +213,10 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return node.input(0) if trivial and self._count(node.input(0).type) == 1 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the reduction along the permuted axes, and the permutation to apply to x."""
+        """Return the reduction that computes the output transposed by `perm`, and the permutation of x.
+
+        The result always exists: the axes move with the transposition.
+        """
         return Reduce(self.function, tuple(sorted(perm.index(axis) for axis in self.axes))), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -265,7 +271,10 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
 
     def spec(self, node: Node) -> AverageSpec | None:
-        """Return the specification of the equal average pool, whose images are rows; None if there is none."""
+        """Return the types, window and divisor of the average pool that equals the mean, from which kernels are chosen.
+
+        The rows of its images are rows here. The result is None if this is no quantized mean of images.
+        """
         sig = node.sig
         if not self.is_mean_of_images(sig):
             return None
@@ -330,7 +339,7 @@ class RowSums(Operator):
     mnemonic: ClassVar[str] = "row_sums"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return int32 sums by channel."""
+        """Return the output's type: int32 sums by channel."""
         (x,) = required(inputs[:1])
         return (TensorType((*(1,) * (x.rank - 1), x.shape[-1]), DType.INT32),)
 
@@ -347,7 +356,9 @@ class RowSums(Operator):
 class MeanOfSums(Operator):
     """The mean of a quantized image, computed from the image's sums per channel, which are the input.
 
-    `mean` is the reduction that the operator replaces, `x` is the type of the image.
+    Attributes:
+        mean: The reduction that the operator replaces.
+        x: Type of the image.
     """
 
     mnemonic: ClassVar[str] = "mean_of_sums"
@@ -380,7 +391,9 @@ class MeanOfSums(Operator):
 class Arg(Permutable, Simplifiable, FunctionFamily):
     """y = index of the largest (or smallest) element along `axis`, which stays as an axis of size 1.
 
-    On ties, the first index is returned, or the last one if `last`.
+    Attributes:
+        axis: The axis.
+        last: Whether ties give the last index; else the first.
     """
 
     spelling: ClassVar[str] = "arg_{}"
@@ -389,7 +402,7 @@ class Arg(Permutable, Simplifiable, FunctionFamily):
     last: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return int64 indices with one element along the axis."""
+        """Return the output's type: int64 indices with one element along the axis."""
         (x,) = required(inputs)
         shape = (*x.shape[: self.axis], 1, *x.shape[self.axis + 1 :])
         return (TensorType(shape, DType.INT64, layout=x.layout),)
@@ -409,11 +422,14 @@ class Arg(Permutable, Simplifiable, FunctionFamily):
         return graph.add(self, [source.input(0)], node.origin, before=node).output
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the operator along the permuted axis, and the permutation to apply to x."""
+        """Return the operator that computes the output transposed by `perm`, and the permutation of x.
+
+        The result always exists: the axis moves with the transposition.
+        """
         return Arg(self.function, perm.index(self.axis), self.last), (perm,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel that reduces rows of `depth` elements, which have a stride of `inner` elements."""
+        """Lower to a kernel that finds the extreme of each row of elements along the axis."""
         x, y, walk = node.input(0), node.output, AxisWalk.of(node.input(0).type.shape, self.axis)
         beats = (">" if self.function == "max" else "<") + ("=" if self.last else "")
         call = Call(
@@ -431,7 +447,15 @@ class Arg(Permutable, Simplifiable, FunctionFamily):
 
 
 def emit_reduce(node: OnnxNode, x: Value, function: str, axes: Sequence[int], suffix: str = "") -> Value:
-    """Add a reduction that keeps reduced axes with length 1, and return its output."""
+    """Add a reduction that keeps reduced axes with length 1, and return its output.
+
+    Args:
+        node: The ONNX node that is imported.
+        x: Tensor to reduce.
+        function: Name of the reduction, a key of REDUCTIONS.
+        axes: Axes to reduce.
+        suffix: End of the output's name; "" for the ONNX node's own output.
+    """
     row = REDUCTIONS[function]
     bools = (DType.BOOL,) if function in _EXTREMES else ()
     node.require_dtype(x, DType.FLOAT32, DType.FLOAT64, *(_INTEGERS + bools if row.ints else ()))

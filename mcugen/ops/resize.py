@@ -58,7 +58,12 @@ def _index_table(entries: Sequence[int]) -> Array:
 
 
 class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
-    """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]; `indices` has None for every axis that stays."""
+    """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]: a resize to nearest neighbours.
+
+    Attributes:
+        indices: For each axis, the input position of each output position; None for an axis that stays.
+        is_channels_last: Whether the last axis of an image counts channels; else the second axis does.
+    """
 
     mnemonic: ClassVar[str] = "resize_nearest"
     indices: tuple[tuple[int, ...] | None, ...] = ()
@@ -74,13 +79,13 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
         return not self.is_channels_last and _changes_space(len(self.indices), changed)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type whose axes are as long as their indices."""
+        """Return the output's type: each resized axis is as long as its list of indices."""
         (x,) = required(inputs)
         shape = tuple(n if row is None else len(row) for n, row in zip(x.shape, self.indices, strict=True))
         return (x.with_shape(shape, x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Index along each axis."""
+        """Compute the output by indexing x along each axis that changes."""
         shape = arrays[0].shape
         return (arrays[0][np.ix_(*(range(n) if r is None else r for n, r in zip(shape, self.indices, strict=True)))],)
 
@@ -89,12 +94,15 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
         return node.input(0) if all(row is None for row in self.indices) else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the same resize of x with permuted axes, and the permutation to apply to x."""
+        """Return the resize that computes the output transposed by `perm`, and the permutation of x.
+
+        The result always exists: the entries of the axes move with the transposition.
+        """
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeNearest(tuple(self.indices[a] for a in perm), turned), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to resize one image row by row; None if impossible.
+        """Return the row-by-row form for one image; None if impossible.
 
         Each row must be repeated equally often, or every n-th row be taken.
         """
@@ -166,6 +174,10 @@ class Taps:
 
     y[i] = x[low[i]] · (1 − weight[i]) + x[low[i] + 1] · weight[i]. If the input has a single element, it is both
     neighbours.
+
+    Attributes:
+        low: Index of the lower neighbour of each output.
+        weight: Weight of the upper neighbour of each output, 0 to 1.
     """
 
     low: tuple[int, ...]
@@ -256,7 +268,12 @@ def _steps(taps: Taps, size: int, bits: int) -> tuple[RowWindow, Taps] | None:
 
 
 class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
-    """Linear interpolation along one or two axes; `taps` has None for every axis that stays as it is."""
+    """Linear interpolation along one or two axes.
+
+    Attributes:
+        taps: For each axis, the neighbours and weights of each output position; None for an axis that stays.
+        is_channels_last: Whether the last axis of an image counts channels; else the second axis does.
+    """
 
     mnemonic: ClassVar[str] = "resize_linear"
     taps: tuple[Taps | None, ...] = ()
@@ -275,13 +292,13 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return not self.is_channels_last and _changes_space(len(self.taps), self._axes)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the type whose axes are as long as their taps."""
+        """Return the output's type: each resized axis is as long as its list of taps."""
         (x,) = required(inputs)
         shape = tuple(n if taps is None else len(taps.low) for n, taps in zip(x.shape, self.taps, strict=True))
         return (TensorType(shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Interpolate axis by axis in float32; in fixed point with all neighbours at once."""
+        """Compute the output in numpy, axis by axis in float32, or in fixed point with all neighbours at once."""
         (x,) = arrays
         if sig.output.quant is not None:
             return (self._evaluate_fixed(sig, x.astype(np.int64)),)
@@ -321,17 +338,24 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return Requantizer(unit.multiplier, unit.shift + _BITS - _DROPPED[sig.input(0).dtype], unit.zero_point)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the fixed-point form, with one rounding."""
+        """Return the operator itself, which interpolates quantized tensors in fixed point; None if it cannot.
+
+        The result is rounded once. The output scale must not be so much finer than the input scale that the shift gets
+        too small.
+        """
         fits = is_quantized(sig.input(0)) and is_quantized(sig.output)
         return (self, inputs) if fits and self._requantizer(sig).shift > 32 else None
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the same resize of x with permuted axes, and the permutation to apply to x."""
+        """Return the resize that computes the output transposed by `perm`, and the permutation of x.
+
+        The result always exists: the entries of the axes move with the transposition.
+        """
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeLinear(tuple(self.taps[a] for a in perm), turned), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to resize one quantized image row by row, if its height changes by an integer factor; else None.
+        """Return the row-by-row form for one quantized image, if its height changes by an integer factor; else None.
 
         The fixed-point weights add up to exactly one, so the repeated rows at the ends keep their values.
         """
@@ -346,10 +370,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return RowForm(replace(self, taps=(None, taps, *self.taps[2:])), (window,), rows=len(taps.low))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to loops over [outer][a][middle][b][inner] with interpolated axes a and b.
-
-        With one axis, the tensor is seen as [outer][b][inner].
-        """
+        """Lower to loops over the interpolated axes and, merged into one axis each, those before, between and after."""
         x, y, axes = node.input(0).type, node.output.type, self._axes
         walk = self._walk(x.shape, y.shape)
         pair = len(axes) == 2
@@ -500,7 +521,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 class Resample(Permutable, Operator):
     """Any interpolation along one axis: y[j] = Σ_k weights[j][k] · x[start[j] + k].
 
-    `weights` and `start` are constants: the weights of each output, and the first input element that it reads.
+    Attributes:
+        axis: The axis that is resampled.
+        start: First input element that each output reads.
+        weights: Interpolation weights of each output.
     """
 
     mnemonic: ClassVar[str] = "resample"
@@ -518,7 +542,7 @@ class Resample(Permutable, Operator):
         return np.asarray(self.weights, dtype.numpy)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Multiply by a banded matrix."""
+        """Compute the output in numpy, as a product with a banded matrix of weights."""
         x, table = arrays[0], self._table(sig.output.dtype)
         matrix = np.zeros((len(self.start), x.shape[self.axis]), table.dtype)
         at = np.asarray(self.start)[:, None] + np.arange(table.shape[1])
@@ -526,7 +550,10 @@ class Resample(Permutable, Operator):
         return (np.moveaxis(np.tensordot(matrix, x, (1, self.axis)), 0, self.axis),)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
-        """Return the resampling along the permuted axis, and the permutation to apply to x."""
+        """Return the operator that computes the output transposed by `perm`, and the permutation of x.
+
+        The result always exists: the axis moves with the transposition.
+        """
         return replace(self, axis=perm.index(self.axis)), (perm,)
 
     def macs(self, sig: Signature) -> int:
@@ -534,7 +561,7 @@ class Resample(Permutable, Operator):
         return sig.output.count * len(self.weights[0])
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to loops over a tensor seen as [outer][axis][inner]."""
+        """Lower to loops over the axes before `axis` (merged), `axis`, and the axes after it (merged)."""
         x, y = node.input(0).type, node.output.type
         walk, name = AxisWalk.of(x.shape, self.axis), node.output.name
         operands = {

@@ -74,12 +74,12 @@ MAX_GROUP_ENDS = 3
 def group_of(
     nodes: Sequence[Node], kept: Collection[Value] = (), *, is_narrow: bool = False, pairs: Collection[str] = ()
 ) -> Streamed | None:
-    """Return the row-by-row group of these consecutive nodes; None if they cannot form one.
+    """Return the group that computes consecutive nodes row by row (line-buffer fusion); None if they cannot form one.
 
     Args:
         nodes: The nodes, in order.
         kept: Values that must be outputs of the group although no other node reads them.
-        is_narrow: Whether rows have no padding columns.
+        is_narrow: Whether rows have no padding columns in memory.
         pairs: Names of outputs that are computed two rows at a time if possible.
     """
     return RowGroups(nodes, kept, is_narrow=is_narrow, pairs=pairs).group(0, len(nodes))
@@ -104,7 +104,8 @@ def two_rows_per_step(form: RowForm, output: TensorType) -> RowForm:
 def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value], list[Value]]:
     """Return the inputs and the outputs of a set of nodes, seen as one node.
 
-    Inputs are the values that other nodes compute. Outputs are the values that other nodes read or that are in `kept`.
+    Inputs are the values that the nodes read but do not compute. Outputs are the values that other nodes read or that
+    are in `kept`.
     """
     produced = dict.fromkeys(v for node in nodes for v in node.outputs)
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and not v.is_constant)
@@ -113,12 +114,12 @@ def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value]
 
 
 class RowGroups:
-    """Finds groups of consecutive nodes that can be computed row by row, with cached intermediate results.
+    """Finder of groups of consecutive nodes that can be computed row by row (line-buffer fusion).
 
     The inputs of a group are the values that its nodes read from other nodes. Its outputs are the values that other
-    nodes read, or that are in `kept`. All readers of a tensor must pad it with the same values. A tensor that is
-    read as a whole must be computed before the group. With `is_narrow`, rows have no padding columns (Rowwise).
-    Outputs named in `pairs` are computed two rows at a time if their number of rows allows it.
+    nodes read, or that are in `kept`. All readers of a tensor must pad it with the same values. A tensor that is read
+    as a whole must be computed before the group. With `is_narrow`, rows have no padding columns in memory. Outputs
+    named in `pairs` are computed two rows at a time if their number of rows allows it.
     """
 
     def __init__(

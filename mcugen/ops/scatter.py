@@ -64,7 +64,13 @@ class ScatterReduction:
         return text.format(t=dtype.c, u="uint64_t" if dtype.nbytes == 8 else "uint32_t")
 
     def apply(self, flat: Array, index: Array, updates: Array) -> None:
-        """Combine updates with the elements of `flat` at `index` in place, one after the other."""
+        """Combine updates with the elements of an array in place, one after the other.
+
+        Args:
+            flat: The array, in one dimension.
+            index: Position of each update in `flat`.
+            updates: The updates.
+        """
         if self.reference is None:
             flat[index] = updates
         else:
@@ -115,7 +121,7 @@ def _call(
 class ScatterElements(Operator):
     """y = x, then y[.., index[i], ..] ∘= updates[i] for all i in order, with the index along `axis`.
 
-    ∘ is the `reduction`.
+    ∘ is the `reduction` of ONNX (none, add, mul, max or min), where "none" overwrites.
     """
 
     mnemonic: ClassVar[str] = "scatter_elements"
@@ -135,7 +141,7 @@ class ScatterElements(Operator):
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Combine the updates one after the other, at row-major positions."""
+        """Compute the output in numpy: combine one update after the other with x, at row-major positions."""
         x, index, updates = arrays
         y = x.copy()
         grid: list[Array] = list(np.indices(index.shape))
@@ -167,7 +173,10 @@ A scatter that writes less may be faster in place.
 
 
 class ScatterND(Simplifiable, Operator):
-    """y = x, then y[index[j, 0], index[j, 1], …] ∘= updates[j] for all j in order; ∘ is the `reduction`."""
+    """y = x, then y[index[j, 0], index[j, 1], …] ∘= updates[j] for all j in order; ∘ is the `reduction`.
+
+    It is one of ONNX: none (overwrite), add, mul, max or min.
+    """
 
     mnemonic: ClassVar[str] = "scatter_nd"
     reduction: str = "none"
@@ -184,7 +193,7 @@ class ScatterND(Simplifiable, Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Combine contiguous runs, one after the other."""
+        """Compute the output in numpy: combine one contiguous run of updates after the other with x."""
         x, index, updates = arrays
         y = x.copy()
         depths = x.shape[: index.shape[-1]]
@@ -257,7 +266,12 @@ def _with_part(graph: Graph, node: Node, x: Value, part: Value, box: Sequence[tu
 
 
 class TensorScatter(Operator):
-    """y = x, then y[b, m, first[b] + s] = updates[b, m, s], with s along `axis`; `circular` wraps at the end."""
+    """y = x, then y[b, m, first[b] + s] = updates[b, m, s], for example to append keys to a cache.
+
+    Attributes:
+        axis: Axis of the positions s.
+        circular: Whether positions beyond the end of the axis wrap to its start.
+    """
 
     mnemonic: ClassVar[str] = "tensor_scatter"
     axis: int = 1
@@ -274,7 +288,7 @@ class TensorScatter(Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Write one sample after the other."""
+        """Compute the output in numpy: write the updates of one sample of the batch after the other."""
         x, first, updates = arrays
         y = x.copy()
         depth, count = x.shape[self.axis], updates.shape[self.axis]

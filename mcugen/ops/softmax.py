@@ -21,10 +21,14 @@ from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 
 class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifiable, Operator):
-    """y = exp(x − max) / Σ exp(x − max) along `axis`, or its logarithm if `log`.
+    """y = exp(x − max) / Σ exp(x − max) along an axis, or its logarithm.
 
-    A softmax along the last axis may have a constant mask as second input: bools in the shape of x, except for
-    leading axes of length 1. Elements that it hides count as −∞.
+    A softmax along the last axis may have a constant mask as second input: bools in the shape of x, except for leading
+    axes of length 1. Elements that it hides count as −∞.
+
+    Attributes:
+        axis: The axis.
+        log: Whether y is the logarithm.
     """
 
     axis: int = 0
@@ -41,15 +45,15 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return "log_softmax" if self.log else "softmax"
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return how to compute the softmax row by row; None if impossible.
+        """Return the row-by-row form; None if impossible.
 
-        Its axis must be behind that of rows, and there must be no mask.
+        The axis of the softmax must be behind that of rows, and there must be no mask.
         """
         axis = row_axis(sig.output.shape)
         return None if axis is None or self.axis <= axis or len(sig.inputs) > 1 else each_row(self, sig, [True])
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's shape."""
+        """Return the output's type: the input's shape in its float type."""
         (x,) = required(inputs[:1])
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
@@ -68,14 +72,14 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return (centered - np.log(total) if self.log else e / total,)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the integer form, which looks exponentials up in tables; None if its precision is insufficient."""
+        """Return the softmax of quantized tensors, which looks exponentials up in tables; None if too imprecise."""
         return (self, inputs) if self._fixed(sig) is not None else None
 
     def _fixed(self, sig: Signature) -> FixedSoftmax | FixedLogSoftmax | None:
         return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the operator along the permuted axis; with a mask the axis must be the last."""
+        """Return the softmax that gives the output transposed by `perm`, and the permutation of x; None with a mask."""
         return None if len(sig.inputs) > 1 else (replace(self, axis=perm.index(self.axis)), (perm,))
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
@@ -96,7 +100,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return graph.constant(f"{y.name}.one", codes, y.type.quant)
 
     def spec(self, node: Node) -> SoftmaxSpec:
-        """Return the kernel specification."""
+        """Return the types, the axis and the mask's type of the softmax, from which kernels are chosen."""
         mask = node.input(1).type if len(node.inputs) > 1 else None
         return SoftmaxSpec(node.input(0).type, node.output.type, self.axis, self.log, mask)
 

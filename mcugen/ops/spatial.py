@@ -26,9 +26,12 @@ CHANNEL_SHARD_MULTIPLE = 4
 
 
 def shard_channels(t: TensorType, start: int, stop: int) -> ElementRun:
-    """Return the run of a channels-last tensor with the channels of a shard, for all pixels.
+    """Return the elements of a channels-last tensor that hold a range of its channels, for all pixels.
 
-    `start` and `stop` are in units of CHANNEL_SHARD_MULTIPLE channels.
+    Args:
+        t: Type of the tensor.
+        start: First channel, in units of CHANNEL_SHARD_MULTIPLE channels.
+        stop: End of the range, in the same units.
     """
     return ElementRun(
         start * CHANNEL_SHARD_MULTIPLE, (*t.shape[:-1], (stop - start) * CHANNEL_SHARD_MULTIPLE), t.shape[-1]
@@ -39,6 +42,10 @@ class Spatial(Permutable, Operator):
     """Base of operators with a sliding window. Channels first: x [N, C, *space]; channels last: x [N, *space, C].
 
     Weights, if there are any, are [O, C, *kernel] or [O, *kernel, C].
+
+    Attributes:
+        window: Strides, padding and dilations.
+        is_channels_last: Whether tensors are channels last; else channels first.
     """
 
     window: Window
@@ -46,7 +53,7 @@ class Spatial(Permutable, Operator):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return whether this is the channels-first form, because kernels exist for channels-last tensors."""
+        """Return whether the operator is channels first, since its kernels for channels-last tensors are faster."""
         return not self.is_channels_last
 
     def _last(self, t: TensorType) -> Shape:
@@ -87,7 +94,11 @@ class Spatial(Permutable, Operator):
         return None if is_beside else (before[space], after[space])
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
-        """Return the channels-last form of a channels-first operator; a bias stays."""
+        """Return the channels-last form of a channels-first operator, and the permutation of each input.
+
+        It computes the output transposed from NCHW to NHWC; a bias needs no permutation. Return None for every other
+        `perm`, and if the operator is channels last already.
+        """
         if self.is_channels_last or perm != to_channels_last(len(perm)):
             return None
         turned = tuple(perm if t is not None and t.rank == len(perm) else None for t in sig.inputs)
@@ -95,9 +106,14 @@ class Spatial(Permutable, Operator):
 
 
 def window_of(node: OnnxNode, space: Shape, kernel: Shape) -> Window:
-    """Return the window that the attributes strides, pads, auto_pad and dilations describe.
+    """Return the window (strides, padding, dilations) that the attributes of an ONNX node describe.
 
-    `space` are the input's spatial sizes, `kernel` are the kernel's.
+    The attributes are strides, pads, auto_pad and dilations.
+
+    Args:
+        node: The node.
+        space: Spatial sizes of the input.
+        kernel: Spatial sizes of the kernel.
     """
     rank = len(kernel)
     strides = tuple(node.integers("strides") or (1,) * rank)

@@ -41,7 +41,7 @@ from mcugen.numerics.window import pad
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a row-by-row group (line-buffer fusion).
+    """One layer of a group that is computed row by row (line-buffer fusion).
 
     Attributes:
         body: Graph that computes the next `rows` output rows from the windows in `reads`.
@@ -49,7 +49,8 @@ class Layer:
             outputs of the layers.
         adds: Whether the body adds rows to sums: its last input are the sums so far, its output the new ones.
         rows: Number of output rows per step.
-        wholes: Inputs that are read as a whole, counted from the group's first such input.
+        wholes: Indices, among the group's inputs that are read as a whole tensor instead of row by row, of those that
+            the layer reads.
     """
 
     body: Graph = field(repr=False)
@@ -77,7 +78,13 @@ class Rows:
 
     @staticmethod
     def of(whole: TensorType, axis: int, sides: tuple[int, int] = (0, 0)) -> Rows:
-        """Return the description of the rows of a tensor along `axis`."""
+        """Return the division of a tensor into rows along an axis.
+
+        Args:
+            whole: Type of the tensor.
+            axis: Axis that counts the rows.
+            sides: Number of padding columns before and after each row in memory.
+        """
         return Rows(whole.shape[axis], axis, band_type(whole, axis, 1), sides)
 
     @property
@@ -92,7 +99,7 @@ class Rows:
 
     @property
     def pitch(self) -> int:
-        """Return the bytes of one row in memory, with padding columns."""
+        """Return the bytes of one row in memory, including its padding columns (the row stride)."""
         return self.in_memory.count * self.row.dtype.nbytes
 
     def margin(self, sides: tuple[int, int] = (0, 0)) -> int:
@@ -110,7 +117,7 @@ class Rows:
         return self.nbytes // self.row.shape[self.axis + 1]
 
     def padded(self, row: Array, fill: float) -> Array:
-        """Return a row with padding columns that hold `fill`."""
+        """Return the elements of a row with its padding columns, which hold `fill`."""
         widths = [(0, 0)] * row.ndim
         if any(self.sides):
             widths[self.axis + 1] = self.sides
@@ -118,7 +125,14 @@ class Rows:
 
 
 def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = (0, 0)) -> TensorType:
-    """Return the type of `rows` rows of a tensor along `axis`, with padding columns at both `sides`."""
+    """Return the type of several rows of a tensor together, with their padding columns.
+
+    Args:
+        whole: Type of the tensor.
+        axis: Axis that counts the rows.
+        rows: Number of rows.
+        sides: Number of padding columns before and after each row.
+    """
     shape = [*whole.shape[:axis], rows, *whole.shape[axis + 1 :]]
     if any(sides):
         shape[axis + 1] += sum(sides)
@@ -143,7 +157,12 @@ class Event(NamedTuple):
 
 
 class RowDependencies(NamedTuple):
-    """The reads and the rows per step of a `Layer`, which determine when the layer's rows can be computed."""
+    """The facts about a `Layer` that determine when its rows can be computed.
+
+    Attributes:
+        reads: Index of each tensor that is read row by row, with its window.
+        rows: Number of output rows per step.
+    """
 
     reads: tuple[tuple[int, RowWindow], ...]
     rows: int
@@ -153,8 +172,8 @@ class Schedule:
     """The order in which the rows of a group's tensors are computed, each as late as possible.
 
     Tensors are numbered: the first `sources` ones are inputs, the others are outputs of `layers`. All `results`
-    (indices of the output tensors) advance at the same relative speed. `heights` are the numbers of rows; `events` is
-    the schedule.
+    (indices of the output tensors) advance at the same relative speed. `heights` are the numbers of rows of the
+    tensors; `events` is the schedule: at each event, the next rows of one tensor are computed or filled.
     """
 
     def __init__(
@@ -186,7 +205,7 @@ class Schedule:
         return tensor in self._repeated
 
     def step(self, tensor: int) -> int:
-        """Return the number of rows of a tensor that are computed at once."""
+        """Return the number of rows of a tensor that one step of its layer computes."""
         return self._steps[tensor]
 
     def starts(self, event: Event) -> list[int]:
@@ -223,7 +242,7 @@ class Schedule:
 
     @cached_property
     def read_before_made(self) -> frozenset[int]:
-        """Return the tensors whose upper padding is read before their first row is computed."""
+        """Return the indices of the tensors whose padding above the first row is read before that row is computed."""
         begun: set[int] = set()
         early_reads: set[int] = set()
         for event in self.events:
@@ -293,7 +312,7 @@ class Streamed(Operator):
             read: The values in the order in which the layers read them.
 
         Returns:
-            The values that are read row by row, then those that are read as a whole.
+            The values that are read row by row, then those that are read as a whole tensor.
         """
         rows = [value for i, value in enumerate(read) if i not in self.wholes]
         return [*rows, *(read[i] for i in self.wholes)]
@@ -310,7 +329,7 @@ class Streamed(Operator):
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Return how often each layer's body runs in one inference."""
+        """Return, for each layer's body, how many times it runs in one inference."""
         rows = zip(self.tensors[self.sources :], self.layers, strict=True)
         return tuple(tensor.height // layer.rows for tensor, layer in rows)
 
@@ -401,14 +420,16 @@ class Streamed(Operator):
             _Lowering(self, node, builder).emit()
 
     def lead(self, result: int, source: int) -> int | None:
-        """Return how far a whole output may overlap a whole input in memory: the `lead` of their Overlap, in bytes.
+        """Return by how many bytes an output must precede an input that it overlaps in memory, at least.
+
+        Rows of the output then overwrite only rows of the input that are no longer needed.
 
         Args:
             result: Index of the output's tensor.
             source: Index of the input's tensor.
 
         Returns:
-            The lead; None if both must not overlap.
+            The lead in bytes; None if both must not overlap.
         """
         first, last = self.tensors[source], self.tensors[result]
         if self.adds or not first.is_contiguous or (self.from_caller and source == 0):

@@ -23,7 +23,7 @@ _RATE, _COUNT, _TENSORS = 0, 1, 2
 
 
 class Formula:
-    """Builds the arithmetic of an optimizer node from ONNX operators; numbers get the tensors' type."""
+    """A builder of the arithmetic of an optimizer node from ONNX operators; numbers get the tensors' type."""
 
     def __init__(self, node: OnnxNode) -> None:
         self._node = node
@@ -45,7 +45,7 @@ class Formula:
 
     @property
     def updates(self) -> Value:
-        """Return the number of previous updates (T), converted to the element type of the tensors."""
+        """Return the number T of earlier updates, the node's input, converted to the element type of the tensors."""
         return self._node.call("Cast", self._node.input(_COUNT), to=helper.np_dtype_to_tensor_dtype(self._dtype))
 
     def updated_before(self, yes: Operand | float, no: Operand | float) -> Value:

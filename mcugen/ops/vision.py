@@ -65,7 +65,7 @@ class RoiAlign(Operator):
         return (TensorType(shape, x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Sample one region after the other."""
+        """Compute the output in numpy, by sampling one region after the other."""
         x, rois, batch = arrays
         y = np.zeros(sig.output.shape, x.dtype)
         for r, (roi, image) in enumerate(zip(rois.astype(x.dtype), batch, strict=True)):
@@ -160,7 +160,12 @@ class MaxRoiPool(Operator):
     """y[r, c, i, j] = the largest element of x[batch, c] in bin (i, j) of region r; 0 if the bin is empty.
 
     The inputs are x [N, C, H, W] and rois [R, 5] with rows (batch, x1, y1, x2, y2), which are scaled and rounded. A
-    batch outside N is clamped. Each region has `height` × `width` bins.
+    batch outside N is clamped.
+
+    Attributes:
+        height: Number of bins per column of a region.
+        width: Number of bins per row of a region.
+        scale: Factor from coordinates of regions to those of x.
     """
 
     mnemonic: ClassVar[str] = "max_roi_pool"
@@ -177,7 +182,7 @@ class MaxRoiPool(Operator):
         return (TensorType(shape, x.dtype, layout=Layout.CHANNELS_FIRST),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Pool one region after the other."""
+        """Compute the output in numpy, by pooling one region after the other."""
         x, rois = arrays
         y = np.zeros(sig.output.shape, x.dtype)
         for r, roi in enumerate(rois):

@@ -29,6 +29,11 @@ Together with the result's own rounding, results are off by at most one quantiza
 def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> list[Value | None] | None:
     """Return the inputs of a weighted layer in integer form.
 
+    Args:
+        graph: Graph to which constants are added.
+        sig: Types that the integer layer reads and writes.
+        inputs: Inputs of the layer: x, weights and, if present, bias.
+
     Returns:
         The input, symmetric integer weights (output channels on axis 0) and the integer bias; None if the layer has no
         integer form: the weights are not quantized or quantized along another axis, the sums are too long, the bias is
@@ -70,11 +75,14 @@ def fits_int16(data: Array) -> bool:
 
 
 def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
-    """Return the partition by output channels of a layer with one result vector and separate weights per output.
+    """Return the way to split a layer with one result vector over cores, by output channels, as a sequence of one.
 
-    Returns:
-        A list of one partition; empty if the shards would round differently. The weights of an output are at one index
-        of axis 0.
+    The result is empty if the shards would round differently from the whole layer.
+
+    Args:
+        op: Operator of the layer, which also computes a shard.
+        sig: Types of the layer's inputs and output.
+        inputs: Inputs of the layer. The weights of an output channel are at one index of axis 0 of the second one.
     """
     weights = inputs[1].data if inputs[1] is not None else None
     assert weights is not None
@@ -92,7 +100,7 @@ def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | No
 
 
 def have_channels_alone(sig: Signature, inputs: Sequence[Value | None]) -> bool:
-    """Return whether a fully connected layer with only some of the output channels computes equal results for them.
+    """Return whether the layer, cut down to some of its output channels, computes equal values for them.
 
     This is so if all weights and biases are constant.
     """

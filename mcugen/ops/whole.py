@@ -28,8 +28,14 @@ _LARGEST = 2**31 - 128
 class Cut(Elementwise):
     """y = min(max((⌊x⌋ · multiplier + offset) >> shift, low), high): round down, scale, and clamp to integers.
 
-    For real x, `low` must be ≥ 0. Without a multiplier, y is ⌊x⌋ clamped. The result is int32, or quantized with scale
-    1.
+    The result is int32, or quantized with scale 1.
+
+    Attributes:
+        low: Least result; for real x, it must be ≥ 0.
+        high: Greatest result.
+        multiplier: Integer factor; None if y is ⌊x⌋ clamped.
+        offset: Integer that is added to the product.
+        shift: Right shift of the sum.
     """
 
     mnemonic: ClassVar[str] = "cut"
@@ -89,8 +95,12 @@ class ChannelCut(Elementwise):
     """y = min(max((x · multiplier + 2³² · above + below) >> shift, low), high) for int32 x, with constants per channel.
 
     multiplier (int32), above (int32) and below (uint32), the two words of a 64-bit offset, are inputs that broadcast to
-    x: one element per channel, or a single element. `shift`, `low` and `high` are the same for all channels. The result
-    is int32, or quantized with scale 1.
+    x: one element per channel, or a single element. The result is int32, or quantized with scale 1.
+
+    Attributes:
+        low: Least result.
+        high: Greatest result.
+        shift: Right shift of the sum, for all channels.
     """
 
     mnemonic: ClassVar[str] = "channel_cut"
@@ -120,9 +130,12 @@ class ChannelCut(Elementwise):
 
 @dataclass(frozen=True)
 class Steps:
-    """Constants of integer functions (x · multiplier + offset) >> shift, which share one shift.
+    """Integer functions f(x) = (x · multiplier + offset) >> shift that share one shift, as constants.
 
-    `multipliers` and `offsets` have one entry per function.
+    Attributes:
+        multipliers: Multiplier of each function.
+        offsets: Offset of each function.
+        shift: Right shift of all functions.
     """
 
     multipliers: npt.NDArray[np.int64]

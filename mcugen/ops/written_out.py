@@ -27,7 +27,13 @@ _TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class TensorPart:
-    """A slice of a tensor: the part of `whole` at position `index` of `axis`."""
+    """A slice of a tensor at one index of an axis.
+
+    Attributes:
+        whole: The tensor.
+        axis: The axis.
+        index: Position of the slice along the axis.
+    """
 
     whole: Value
     axis: int
@@ -51,7 +57,7 @@ class UnrolledLayer:
         found: The recurrent cell that all steps share.
         first: The slice of the input that the first step reads.
         stride: Distance between the slices of successive steps: 1, or −1 for a backward layer.
-        initial: Initial h, and c of an LSTM; None for a state of zeros.
+        initial: The initial states: h and, for an LSTM, c; None for a state of zeros.
         outputs: The hidden state h after each step.
         cell: The cell state c after the last step; None if the layer has no c.
     """

@@ -20,7 +20,7 @@ from mcugen.numerics.window import Window
 from mcugen.ops.affine import Affine
 from mcugen.ops.conv import Conv
 from mcugen.ops.pointwise import Binary
-from mcugen.passes.rewrite import Outcome, pattern
+from mcugen.passes.rewrite import RewriteOutcome, pattern
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _in_groups(weights: Array, groups: int, new_groups: int) -> Array:
 
 
 @pattern(Binary)
-def merge_branches(graph: Graph, node: Node) -> Outcome:
+def merge_branches(graph: Graph, node: Node) -> RewriteOutcome:
     """f(x) + g(x) → h(x), one convolution, for convolutions and normalizations f and g of the same tensor.
 
     The rewrite is made for float32 if nothing else reads f(x) or g(x), both have the shape of the sum, and h has no

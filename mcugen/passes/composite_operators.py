@@ -22,13 +22,13 @@ from mcugen.ops.pointwise import Binary, Where, argument_of, operands_of
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.softmax import Softmax
 from mcugen.passes.magnitudes import Magnitudes
-from mcugen.passes.rewrite import Outcome, pattern
+from mcugen.passes.rewrite import RewriteOutcome, pattern
 
 # --------------------------------------------------------------------------------------------- normalization
 
 
 @pattern(Binary)
-def recognize_normalization(graph: Graph, node: Node) -> Outcome:
+def recognize_normalization(graph: Graph, node: Node) -> RewriteOutcome:
     """d / √(mean d² + ε) → Normalize, centered where d = x − mean x; then n · scale + bias → Normalize with both.
 
     Here n is the result of a Normalize, and scale and bias are constants.
@@ -41,7 +41,7 @@ def recognize_normalization(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Binary)
-def recognize_shifted(graph: Graph, node: Node) -> Outcome:
+def recognize_shifted(graph: Graph, node: Node) -> RewriteOutcome:
     """x · s + (b − m · s) → (x − m) · r · γ + b, where s = r · γ, r = 1 / √…: as TensorFlow and Keras normalize.
 
     TensorFlow and Keras write normalizations in the first form, with the mean m, the scale γ and the bias b. The result
@@ -86,7 +86,7 @@ def _less_mean(shift: Value, scale: Value) -> Iterator[tuple[Value, Value | None
 
 
 @pattern(Reshape)
-def recognize_groups(graph: Graph, node: Node) -> Outcome:
+def recognize_groups(graph: Graph, node: Node) -> RewriteOutcome:
     """Reshape(Normalize(Reshape(x))) → Normalize by groups of channels, with the scale and bias behind it.
 
     The inner reshape must divide the channels (axis 1) into groups, and the outer reshape must restore the shape of x.
@@ -139,11 +139,11 @@ def _take_affine(graph: Graph, node: Node) -> None:
         current = _with_affine(graph, current)
 
 
-def _normalized(node: Node) -> tuple[Normalize, Value] | Outcome:
+def _normalized(node: Node) -> tuple[Normalize, Value] | RewriteOutcome:
     """Return the normalization that a quotient (or a product with a reciprocal) computes, and its operand."""
     if node.op not in (Binary("Div"), Binary("Mul")) or node.output.type.dtype is not DType.FLOAT32:
         return False
-    refused: Outcome = False
+    refused: RewriteOutcome = False
     for top, bottom in operands_of(node.output, "Mul") or [(node.input(0), node.input(1))]:
         root = bottom if node.op == Binary("Div") else argument_of(bottom, "Reciprocal")
         square = None if root is None else argument_of(root, "Sqrt")
@@ -212,7 +212,7 @@ def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
 
 
 @pattern(Binary)
-def recognize_affine(graph: Graph, node: Node) -> Outcome:
+def recognize_affine(graph: Graph, node: Node) -> RewriteOutcome:
     """x · c + d, (x + d) · c and longer chains with constants that broadcast, such as one per channel → Affine.
 
     Affine is one operator that computes y = (x + before) · scale + shift. In integers the chain is then rounded once
@@ -358,7 +358,7 @@ def _shaped(graph: Graph, node: Node, name: str, numbers: Array) -> Value:
 
 
 @pattern(Softmax)
-def recognize_mask(graph: Graph, node: Node) -> Outcome:
+def recognize_mask(graph: Graph, node: Node) -> RewriteOutcome:
     """Softmax(x + m) → Softmax(x + m', visible): elements that a constant mask m certainly hides are not added.
 
     An element is hidden if its exponential is 0 in float32 whatever x is: it is less than the largest element of its
@@ -374,7 +374,7 @@ def recognize_mask(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Softmax)
-def assume_mask(graph: Graph, node: Node) -> Outcome:
+def assume_mask(graph: Graph, node: Node) -> RewriteOutcome:
     """Softmax(x + m) → Softmax(x + m', visible): elements of a constant mask m that are −10⁴ or less hide.
 
     Unlike `recognize_mask`, it needs no bounds of x. It serves decisions about a float network before quantization,
@@ -412,7 +412,7 @@ def _assumed(_: Value, mask: Array, largest: Array) -> Array:
     return (mask <= MAX_HIDING_MASK) & (largest > MAX_HIDING_MASK)
 
 
-def _hide(graph: Graph, node: Node, hides: Hiding) -> Outcome:
+def _hide(graph: Graph, node: Node, hides: Hiding) -> RewriteOutcome:
     masked, shape = node.input(0).producer, node.input(0).type.shape
     if not isinstance(node.op, Softmax) or len(node.inputs) > 1 or masked is None:
         return False
@@ -428,7 +428,7 @@ def _hide(graph: Graph, node: Node, hides: Hiding) -> Outcome:
     return _hidden(graph, node, mask, mask.hidden(hides))
 
 
-def _hidden(graph: Graph, node: Node, mask: _Mask, hidden: Array) -> Outcome:
+def _hidden(graph: Graph, node: Node, mask: _Mask, hidden: Array) -> RewriteOutcome:
     """Replace the mask by the softmax's operand `visible`, and add only the numbers that hide nothing."""
     x, masked, shape = mask.scores, node.input(0).producer, node.output.type.shape
     assert masked is not None

@@ -21,12 +21,12 @@ from mcugen.ops.conversion import Cast, Dequantize, Quantize, Requantize
 from mcugen.ops.matmul import Dense, MatMul
 from mcugen.ops.movement import Pad
 from mcugen.ops.pointwise import Binary, Clamp
-from mcugen.passes.rewrite import Outcome, Turns, pattern
+from mcugen.passes.rewrite import RewriteOutcome, Turns, pattern
 from mcugen.passes.simplify import simplify
 
 
 @pattern()
-def move_as_stored(graph: Graph, node: Node) -> Outcome:
+def move_as_stored(graph: Graph, node: Node) -> RewriteOutcome:
     """Movement(Dequantize(x)) → Dequantize(Movement(x)): data movements are applied to the quantized tensor.
 
     The next layer then reads the Dequantize directly, and can become an integer layer. The rewrite is made if x is no
@@ -62,7 +62,7 @@ def _read_instead(graph: Graph, real: Value, codes: Value, source: Node, before:
 
 
 @pattern()
-def convert_qdq(graph: Graph, node: Node) -> Outcome:
+def convert_qdq(graph: Graph, node: Node) -> RewriteOutcome:
     """Quantize(f(Dequantize(x), …)) → f on integers, if the operator has an integer form (`Quantizable.integer`).
 
     If several Quantize nodes store the result in different types, each type gets its own operator: converting one
@@ -110,7 +110,7 @@ def _signature(inputs: Sequence[Value | None], out: TensorType) -> Signature:
 
 
 @pattern()
-def keep_sums(graph: Graph, node: Node) -> Outcome:
+def keep_sums(graph: Graph, node: Node) -> RewriteOutcome:
     """dense(Dequantize(x), Dequantize(w), b) → Cast(Σ x·w) · unit + b: a float result computed from exact integer sums.
 
     `unit` is the product of the scales of x and w. Integer weights are thus kept in a last layer, whose float result is
@@ -120,7 +120,7 @@ def keep_sums(graph: Graph, node: Node) -> Outcome:
     return isinstance(node.op, (Conv, Dense)) and _from_sums(graph, node, node.op)
 
 
-def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> Outcome:
+def _from_sums(graph: Graph, node: Node, whole: Conv | Dense) -> RewriteOutcome:
     inputs = [_stored(v) for v in node.inputs]
     if inputs[0] is node.input(0):
         return False

@@ -19,7 +19,7 @@ from mcugen.ops.movement import Concat, Pad, Reshape, Transpose
 from mcugen.ops.packed import DequantizeBlocks
 from mcugen.ops.pointwise import Binary, Clamp, operands_of
 from mcugen.ops.spatial import Spatial
-from mcugen.passes.rewrite import Outcome, pattern
+from mcugen.passes.rewrite import RewriteOutcome, pattern
 
 _ALL_DIGITS = 2**24
 """Largest whole number up to which every whole number is exact in float32."""
@@ -27,7 +27,7 @@ _BYTES = 256
 
 
 @pattern(Paddable)
-def fold_pad(graph: Graph, node: Node) -> Outcome:
+def fold_pad(graph: Graph, node: Node) -> RewriteOutcome:
     """f(Pad(x, 0)) → f with larger window padding, for convolutions and pools f.
 
     The padding value must be the real number 0, which is the zero point in a quantized x. Only spatial axes may be
@@ -47,7 +47,7 @@ def fold_pad(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(MatMul)
-def fuse_dense(graph: Graph, node: Node) -> Outcome:
+def fuse_dense(graph: Graph, node: Node) -> RewriteOutcome:
     """MatMul(x, W) with constant W [K, N] → Dense(x, Wᵀ).
 
     The product must be in float32 and have no factor. W may also be a quantized constant behind its Dequantize.
@@ -78,7 +78,7 @@ def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value:
 
 
 @pattern(MatMul)
-def fold_scale(graph: Graph, node: Node) -> Outcome:
+def fold_scale(graph: Graph, node: Node) -> RewriteOutcome:
     """(p · a) b and p · (a b) → MatMul(a, b) with factor p, for positive constant scalars p, as in attention.
 
     Nothing else may read the scaled operand or the unscaled product. A division by p is treated alike.
@@ -100,7 +100,9 @@ def fold_scale(graph: Graph, node: Node) -> Outcome:
     return "others read the scaled operand" if shared else False
 
 
-def _scaled_product(graph: Graph, end: Node, product: Node, inputs: Sequence[Value | None], factor: float) -> Outcome:
+def _scaled_product(
+    graph: Graph, end: Node, product: Node, inputs: Sequence[Value | None], factor: float
+) -> RewriteOutcome:
     """Replace `end` by `product` with its factor times `factor`; refuse factors that float32 cannot hold."""
     assert isinstance(product.op, MatMul)
     total = product.op.factor * factor
@@ -126,7 +128,7 @@ def _scaling(node: Node) -> tuple[Value, float] | None:
 
 
 @pattern(Dense)
-def sink_reshape(graph: Graph, node: Node) -> Outcome:
+def sink_reshape(graph: Graph, node: Node) -> RewriteOutcome:
     """f(Reshape(Dense(x))) → Reshape(f(Dense(x))) if f depends on the last axis only, as bias and activation do.
 
     f can then be folded into the Dense layer. A matrix product over more than two axes is imported as such a Dense
@@ -140,7 +142,7 @@ def sink_reshape(graph: Graph, node: Node) -> Outcome:
     return sunk or outcome
 
 
-def _sink_one(graph: Graph, rows: Value) -> Value | Outcome:
+def _sink_one(graph: Graph, rows: Value) -> Value | RewriteOutcome:
     """Move the only reader of the only reshape of `rows` before the reshape.
 
     Returns:
@@ -193,7 +195,7 @@ def _is_constant(value: Value) -> bool:
 
 
 @pattern(Binary, Clamp)
-def sink_concat(graph: Graph, node: Node) -> Outcome:
+def sink_concat(graph: Graph, node: Node) -> RewriteOutcome:
     """f(Concat(a, b)) → Concat(f(a), f(b)) if f is an activation, or a constant per channel, that layers absorb.
 
     f is a clamp, or an addition, subtraction, multiplication or division with a constant per channel. The rewrite is
@@ -261,7 +263,7 @@ def _split(graph: Graph, constant: Value, concat: Node) -> list[Value]:
 
 
 @pattern(Binary)
-def fold_affine(graph: Graph, node: Node) -> Outcome:
+def fold_affine(graph: Graph, node: Node) -> RewriteOutcome:
     """Conv, ConvTranspose or Dense, then a constant per channel → the layer with other weights and bias.
 
     Add: (w·x + b) + c → w·x + (b + c).   Mul: (w·x + b) · c → (c·w)·x + c·b.   Sub and Div are treated alike. Batch
@@ -408,7 +410,7 @@ def _reshaped(graph: Graph, value: Value, shape: Shape, before: Node) -> Value:
 
 
 @pattern(Clamp)
-def fold_clamp(graph: Graph, node: Node) -> Outcome:
+def fold_clamp(graph: Graph, node: Node) -> RewriteOutcome:
     """Clamp(layer(x)) → layer(x) with a clamp of its own: Relu, Relu6 and Clip cost nothing.
 
     The rewrite is made for float32 if the layer can clamp (`Clampable`), has no clamp yet, and nothing else reads its
@@ -428,7 +430,7 @@ def fold_clamp(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(MatMul)
-def fold_transpose_into_row(graph: Graph, node: Node) -> Outcome:
+def fold_transpose_into_row(graph: Graph, node: Node) -> RewriteOutcome:
     """MatMul(x, Wᵀ) of one row of float32 → DirectDense(x, W), which reads W without a transposition."""
     x, turn = node.input(0), node.input(1).producer
     if turn is None or not isinstance(turn.op, Transpose) or node.output.type.dtype is not DType.FLOAT32:
@@ -442,7 +444,7 @@ def fold_transpose_into_row(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Dense)
-def fold_transpose_into_dense(graph: Graph, node: Node) -> Outcome:
+def fold_transpose_into_dense(graph: Graph, node: Node) -> RewriteOutcome:
     """Dense(Reshape(Transpose(x))) that flattens → Dense(Reshape(x)) with the weights' columns permuted.
 
     The weights must be a float or integer constant. The transposition must keep axis 0, and the reshape must flatten

@@ -25,7 +25,7 @@ from mcugen.ops.pointwise import Binary, Clamp, Unary
 from mcugen.ops.pool import AveragePool
 from mcugen.ops.reduce import Reduce
 from mcugen.ops.whole import ChannelCut, Cut, exact_cut, exact_steps
-from mcugen.passes.rewrite import Outcome, Rewriting, pattern
+from mcugen.passes.rewrite import RewriteOutcome, Rewriting, pattern
 
 _ROUNDED = (Unary("Floor"), Unary("Ceil"), Unary("Round"))
 _CODES = 256
@@ -43,7 +43,13 @@ _SLACK = 2.0**-20
 
 @dataclass(frozen=True)
 class ValueRange:
-    """The range of a tensor's elements, and whether all of them are known to be integers (`is_whole`)."""
+    """The range of a tensor's elements.
+
+    Attributes:
+        low: Lower bound of the elements.
+        high: Upper bound of the elements.
+        is_whole: Whether all elements are known to be integers.
+    """
 
     low: float = -math.inf
     high: float = math.inf
@@ -51,7 +57,7 @@ class ValueRange:
 
 
 @pattern(Conv, Dense)
-def keep_codes(graph: Graph, node: Node) -> Outcome:
+def keep_codes(graph: Graph, node: Node) -> RewriteOutcome:
     """layer(x, integer weights), x integer-valued → layer(Dequantize(Quantize(x)), Dequantize(weights)), scale 1.
 
     It applies if the operators that compute the float x prove that x is always an integer and fits int8 or int16, and
@@ -195,7 +201,7 @@ _ENDS: Mapping[str, Callable[[float, float], float]] = {
 
 
 @pattern(Cut)
-def cut_channels(graph: Graph, node: Node) -> Outcome:
+def cut_channels(graph: Graph, node: Node) -> RewriteOutcome:
     """Cut(Cast(int32 x) · c + d) in floats, with constants → ChannelCut(x), one multiplication per channel in integers.
 
     Cut rounds down and clamps to a range of integers. ChannelCut multiplies, shifts and clamps, with constants for each
@@ -261,7 +267,7 @@ recognize_whole = Rewriting("recognize_whole", keep_codes)
 
 
 @pattern(Quantize)
-def code_integers(graph: Graph, node: Node) -> Outcome:
+def code_integers(graph: Graph, node: Node) -> RewriteOutcome:
     """Quantize(Cast(integers)) with scale 1 → Cut(integers): no floats in between.
 
     Cut clamps the integers to the range that the quantized type can represent. Their type must be small enough that
@@ -279,7 +285,7 @@ def code_integers(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Quantize, Clamp)
-def recognize_cut(graph: Graph, node: Node) -> Outcome:
+def recognize_cut(graph: Graph, node: Node) -> RewriteOutcome:
     """Quantize(Clamp(Floor(x))), Clamp(Cast(Cast(x) · a / b)) with integer limits → Cut(x): no 64-bit division.
 
     Cut (mcugen.ops.whole) rounds down, multiplies, shifts and clamps. A clamp without Floor and with a lower limit

@@ -14,12 +14,12 @@ from mcugen.hir.operator import Permutation
 from mcugen.hir.traits import Permutable, carried, permuted
 from mcugen.hir.types import Shape
 from mcugen.ops.movement import Reshape, Transpose, inverse, to_channels_last
-from mcugen.passes.rewrite import Outcome, Turns, pattern
+from mcugen.passes.rewrite import RewriteOutcome, Turns, pattern
 from mcugen.passes.simplify import simplify
 
 
 @pattern(Permutable)
-def turn_channels_last(graph: Graph, node: Node) -> Outcome:
+def turn_channels_last(graph: Graph, node: Node) -> RewriteOutcome:
     """op(x), channels first → Transpose(op'(Transpose(x))), channels last; constants are transposed at compile time.
 
     It applies to operators that have faster kernels for channels-last tensors (`Permutable.wants_channels_last`).
@@ -34,7 +34,7 @@ channels_last = Turns("channels_last", turn_channels_last, simplify)
 
 
 @pattern()
-def sink_transpose(graph: Graph, node: Node) -> Outcome:
+def sink_transpose(graph: Graph, node: Node) -> RewriteOutcome:
     """op(Transpose(a), …) → Transpose(op'(a, …)) if fewer bytes are transposed.
 
     op must commute with the transposition (`Permutable.permuted`). If op has several inputs, the inverse transposition
@@ -53,7 +53,7 @@ def sink_transpose(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Transpose)
-def raise_transpose(graph: Graph, node: Node) -> Outcome:
+def raise_transpose(graph: Graph, node: Node) -> RewriteOutcome:
     """Transpose(Reshape(Transpose(x))) → Reshape'(Transpose(x)), if the reshape commutes with the outer transposition.
 
     The two transpositions become neighbours, which merge into one. Exporters write this pattern to shuffle channels, or
@@ -78,7 +78,7 @@ def raise_transpose(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Transpose)
-def merge_transposes(graph: Graph, node: Node) -> Outcome:
+def merge_transposes(graph: Graph, node: Node) -> RewriteOutcome:
     """Transpose(Reshape(Transpose(x))) → Reshape(Transpose(Reshape(x))), if both permute parts of common axes.
 
     The axes before and after the reshape must be products of common smaller axes, so that one transposition of these
@@ -120,7 +120,7 @@ def _common_parts(one: Shape, other: Shape) -> tuple[list[int], list[range], lis
 
 
 @pattern(Transpose)
-def sink_fork(graph: Graph, node: Node) -> Outcome:
+def sink_fork(graph: Graph, node: Node) -> RewriteOutcome:
     """f(Transpose(a), g(Transpose(a))) → Transpose(f'(a, g'(a))) if fewer bytes are transposed.
 
     Unlike `sink_transpose`, it moves a transposition across several nodes at once, where moving it across one node

@@ -14,14 +14,14 @@ from mcugen.numerics.curves import INT8_TABLE_ORDER
 from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.elementwise import Elementwise, Lookup, Stack, Step
 from mcugen.ops.pool import MaxPool
-from mcugen.passes.rewrite import Outcome, pattern
+from mcugen.passes.rewrite import RewriteOutcome, pattern
 
 MAX_STEPS = 16
 """Largest number of elementwise operators in one loop: longer loops spill registers and gain nothing."""
 
 
 @pattern(Elementwise)
-def stack_unary(graph: Graph, node: Node) -> Outcome:
+def stack_unary(graph: Graph, node: Node) -> RewriteOutcome:
     """f(g(x)) → (f ∘ g)(x) if all other operands are constant, so that on int8 both become a single lookup table.
 
     f and g are elementwise functions; one stacked operator (Stack) replaces both.
@@ -30,7 +30,7 @@ def stack_unary(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Elementwise)
-def stack_elementwise(graph: Graph, node: Node) -> Outcome:
+def stack_elementwise(graph: Graph, node: Node) -> RewriteOutcome:
     """f(g(…), …) → one Stack, if the inner result has no other reader and the same shape.
 
     A Stack computes several elementwise operators in one loop, at most MAX_STEPS of them.
@@ -39,7 +39,7 @@ def stack_elementwise(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Elementwise)
-def tabulate(graph: Graph, node: Node) -> Outcome:
+def tabulate(graph: Graph, node: Node) -> RewriteOutcome:
     """f(g(x), h(x)) → table[x] if the result depends on one int8 tensor x only: SiLU and GELU of quantizers.
 
     f, g and h are elementwise, the result is int8, and all other operands are lookup tables or single numbers.
@@ -64,7 +64,7 @@ def tabulate(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(MaxPool)
-def pool_first(graph: Graph, node: Node) -> Outcome:
+def pool_first(graph: Graph, node: Node) -> RewriteOutcome:
     """MaxPool(f(x)) → f(MaxPool(x)) if f is non-decreasing on int8: f then runs on fewer elements.
 
     f is elementwise with int8 input and output and constants at most for each channel; only the pool may read its
@@ -144,11 +144,11 @@ def _evaluated(node: Node, codes: Mapping[Value, Array]) -> Array:
     return results
 
 
-def _stack(graph: Graph, node: Node, single_input: bool) -> Outcome:
+def _stack(graph: Graph, node: Node, single_input: bool) -> RewriteOutcome:
     """Join a node with the first of its operands' producers that can be joined."""
     if not _stackable(node, single_input):
         return False
-    refused: Outcome = False
+    refused: RewriteOutcome = False
     for value in node.inputs:
         source = value.producer if value is not None else None
         if value is None or source is None or not _stackable(source, single_input):
@@ -160,7 +160,7 @@ def _stack(graph: Graph, node: Node, single_input: bool) -> Outcome:
     return refused
 
 
-def _join(graph: Graph, source: Node, node: Node, value: Value, single_input: bool) -> Outcome:
+def _join(graph: Graph, source: Node, node: Node, value: Value, single_input: bool) -> RewriteOutcome:
     """Replace the second node by one loop that computes both."""
     if any(user is not node for user in value.users) or graph.is_output(value):
         return "others read its result"

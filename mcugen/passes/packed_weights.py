@@ -9,11 +9,11 @@ from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense
 from mcugen.ops.movement import Transpose, inverse, to_channels_last
 from mcugen.ops.packed import PackedDense, packed_operands
-from mcugen.passes.rewrite import Outcome, pattern
+from mcugen.passes.rewrite import RewriteOutcome, pattern
 
 
 @pattern(Dense, Conv)
-def keep_packed(graph: Graph, node: Node) -> Outcome:
+def keep_packed(graph: Graph, node: Node) -> RewriteOutcome:
     """Dense(x, dequantized constant) → PackedDense(x, stored integers), for real x or for quantized x with real output.
 
     The weights then stay integers in flash. A convolution with a 1×1 kernel becomes a PackedDense between two

@@ -11,14 +11,16 @@ from mcugen.core.errors import VerificationError
 from mcugen.hir.graph import Graph, Node
 from mcugen.hir.operator import Operator
 
-Outcome = bool | str
+RewriteOutcome = bool | str
 """Result of a pattern at a node.
 
 True: the pattern rewrote the node. False: the node does not match. A text: the node almost matches, and the text is a
 phrase that says why it was left as it is (a near miss).
 """
+Outcome = RewriteOutcome
+"""Former name of RewriteOutcome, for plug-ins."""
 
-Law = Callable[[Graph, Node], Outcome]
+Law = Callable[[Graph, Node], RewriteOutcome]
 """The function of a rewrite pattern: it rewrites a node of a graph if it matches, and returns the outcome."""
 
 MAX_REWRITES_PER_NODE = 1000
@@ -58,13 +60,16 @@ class NearMiss:
 class Log:
     """A record of the outcome of each pattern at each node, during one run of a pass.
 
-    A pattern is applied again to a node that changed; its last outcome counts. `rewrites` is the number of rewrites.
+    A pattern is applied again to a node that changed; its last outcome counts.
+
+    Attributes:
+        rewrites: Number of rewrites so far.
     """
 
     rewrites: int = 0
     _refused: dict[tuple[str, Node], str] = field(default_factory=dict)
 
-    def note(self, pattern: Pattern, node: Node, outcome: Outcome) -> None:
+    def note(self, pattern: Pattern, node: Node, outcome: RewriteOutcome) -> None:
         """Record the outcome of a pattern at a node."""
         self.rewrites += outcome is True
         self._refused.pop((pattern.name, node), None)

@@ -14,7 +14,7 @@ from mcugen.ops.conversion import Dequantize
 from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.movement import Movement, Reshape, Slice, Transpose, run_of
 from mcugen.ops.packed import DequantizeBlocks
-from mcugen.passes.rewrite import Outcome, Rewriting, pattern
+from mcugen.passes.rewrite import RewriteOutcome, Rewriting, pattern
 
 MIN_REPORTED_BYTES = 1024
 """Smallest size in bytes, as float32, of dequantized constant weights that the report mentions.
@@ -24,7 +24,7 @@ Below it, `fold_dequantized` makes the constant float without a record.
 
 
 @pattern()
-def fold_constant(graph: Graph, node: Node) -> Outcome:
+def fold_constant(graph: Graph, node: Node) -> RewriteOutcome:
     """f(constants) → constant. Dequantize is not folded, so that constants stay quantized for their readers."""
     if isinstance(node.op, Dequantize | DequantizeBlocks):
         return False
@@ -35,7 +35,7 @@ def fold_constant(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Elementwise)
-def fold_statistics(graph: Graph, node: Node) -> Outcome:
+def fold_statistics(graph: Graph, node: Node) -> RewriteOutcome:
     """f(Dequantize(constant), …) → f(constant, …), for constants with one number per channel, such as statistics.
 
     All inputs of f must be constants or dequantized constants; they become float constants, and f can then be folded.
@@ -60,7 +60,7 @@ def _dequantized(graph: Graph, value: Value) -> Value | None:
 
 
 @pattern(Movement)
-def move_codes(graph: Graph, node: Node) -> Outcome:
+def move_codes(graph: Graph, node: Node) -> RewriteOutcome:
     """Movement(Dequantize(constant)) → Dequantize(constant moved at compile time).
 
     A movement is an operator that only moves elements, such as Transpose. Constants with per-channel scales are moved
@@ -84,7 +84,7 @@ def move_codes(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Dequantize, DequantizeBlocks)
-def fold_dequantized(graph: Graph, node: Node) -> Outcome:
+def fold_dequantized(graph: Graph, node: Node) -> RewriteOutcome:
     """Dequantize(constant) → float constant, if no integer operator reads it: weight-only quantization.
 
     The kernel that reads it computes in float32 and has no way to read integer weights.
@@ -108,7 +108,7 @@ def _replace_by_constants(graph: Graph, node: Node) -> None:
 
 
 @pattern(Transpose)
-def turn_blocks(graph: Graph, node: Node) -> Outcome:
+def turn_blocks(graph: Graph, node: Node) -> RewriteOutcome:
     """Transpose(DequantizeBlocks(w, s)) → DequantizeBlocks(wᵀ, sᵀ): the constants are transposed at compile time."""
     source = node.input(0).producer
     if source is None or not isinstance(source.op, DequantizeBlocks) or node.op != Transpose((1, 0)):
@@ -123,7 +123,7 @@ def turn_blocks(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Simplifiable)
-def take_equal(graph: Graph, node: Node) -> Outcome:
+def take_equal(graph: Graph, node: Node) -> RewriteOutcome:
     """f(x) → a cheaper value that equals it, if the operator's `simplify` returns one (`Simplifiable`)."""
     value = node.op.simplify(node, graph) if isinstance(node.op, Simplifiable) and len(node.outputs) == 1 else None
     if value is None:
@@ -149,7 +149,7 @@ def _is_part(value: Value, node: Node) -> bool:
 
 
 @pattern()
-def drop_outputs(graph: Graph, node: Node) -> Outcome:
+def drop_outputs(graph: Graph, node: Node) -> RewriteOutcome:
     """f(x) with unread outputs → f(x) without these outputs, if f can omit them (`Partial`)."""
     if len(node.outputs) == 1:
         return False
@@ -173,7 +173,7 @@ def drop_outputs(graph: Graph, node: Node) -> Outcome:
 
 
 @pattern(Slice)
-def take_state(graph: Graph, node: Node) -> Outcome:
+def take_state(graph: Graph, node: Node) -> RewriteOutcome:
     """Slice of the last step of a loop's stacked output → the loop's final state, if nobody else reads the output.
 
     The operator must have the trait `Stepwise`, as loops and recurrent layers have.
@@ -202,7 +202,10 @@ simplify = Rewriting("simplify", take_equal, drop_outputs, fold_constant, fold_s
 
 
 def merge_equal_nodes(graph: Graph) -> bool:
-    """Merge common subexpressions: nodes with equal operator, inputs and types become one node."""
+    """Merge common subexpressions: nodes with equal operator, inputs and types become one node.
+
+    Return whether any nodes were merged.
+    """
     seen: dict[object, Node] = {}
     changed = False
     for node in list(graph.nodes):

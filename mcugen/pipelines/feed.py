@@ -72,7 +72,7 @@ class Feed:
     def random(self) -> Samples:
         """Return one random sample, equal in every run, for measurements that do not depend on the data."""
         info = np.iinfo(self.stages.raw_dtype)
-        shape = self.stages.least_raw(self.endpoint.shape)
+        shape = self.stages.min_raw_shape(self.endpoint.shape)
         raw = np.random.default_rng(0).integers(info.min, info.max, shape, self.stages.raw_dtype, endpoint=True)
         return self.samples({"x": raw[None]})
 

@@ -41,12 +41,12 @@ class Keyword:
     Attributes:
         field: Name of the attribute of the stages that the keyword sets.
         read: Parses the keyword's value.
+        example: Example of a value for messages; "" if the keyword has no value.
     """
 
     field: str
     read: Callable[[str], Any]
     example: str = ""
-    """Example of a value for messages; "" if the keyword has no value."""
 
 
 def read_pipeline(text: str) -> str:

@@ -260,8 +260,8 @@ class ImageStages:
         """Return a raw image as the array of bytes that the generated C code takes."""
         return self.pixels("", raw)
 
-    def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the smallest shape, [height, width, bytes of a pixel], of a raw image for an input of this shape."""
+    def min_raw_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the smallest shape, [height, width, bytes of a pixel], of a raw image for a model input of `shape`."""
         picture = self.picture(shape)
         width, height = picture.width, picture.height
         if isinstance(self.crop, tuple):
@@ -316,7 +316,7 @@ class ImageStages:
         )
 
     def context(self, shape: Sequence[int]) -> dict[str, object]:
-        """Return the variables of the C template for an input of this shape."""
+        """Return the variables of the pipeline's C template, by name, for a model input of this shape."""
         picture = self.picture(shape)
         crop = self.crop if isinstance(self.crop, tuple) else ()
         return {

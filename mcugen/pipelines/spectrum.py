@@ -237,10 +237,13 @@ def _from_slaney(mel: float) -> float:
 
 @dataclass(frozen=True)
 class Filters:
-    """The weight of each bin of a spectrum in each band, real [bands, bins].
+    """The weight of each bin of a spectrum in each frequency band.
 
     C code uses 16-bit weights relative to the largest weight of the band. `offsets` correct the logarithms of the
     bands.
+
+    Attributes:
+        real: The weights as real numbers, [bands, bins].
     """
 
     real: Array

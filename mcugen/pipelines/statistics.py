@@ -101,7 +101,12 @@ def _kurtosis(m: SampleMoments) -> int:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic of a frame: the real value of one unit of its integer result, and the function that computes it."""
+    """A statistic of a frame of samples, such as its root mean square.
+
+    Attributes:
+        unit: Real value of one unit of the integer result.
+        value: Computes the integer result.
+    """
 
     unit: float
     value: Callable[[SampleMoments], int]

@@ -183,7 +183,11 @@ class StreamStages:
 
     @property
     def log_offset(self) -> int:
-        """Return the summand that adapts base-2 logarithms of `power_spectra` to samples from -1 to 1."""
+        """Return the term that is added to a spectrum's base-2 logarithm, so that it refers to samples from -1 to 1.
+
+        The spectrum is that of `spectrum.power_spectra`, or its square root. The term is an integer number of factors
+        of 2.
+        """
         bits = self.complex_points.bit_length() - 1
         return bits - 29 if self.spectrum == "magnitude" else 2 * bits - 58
 
@@ -247,8 +251,11 @@ class StreamStages:
         """Return raw samples as the array that the generated C code takes: int16 [n, axes]."""
         return np.ascontiguousarray(self.samples("", raw))
 
-    def least_raw(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape, [samples, axes], of the raw samples that one window of frames needs."""
+    def min_raw_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape, [samples, axes], of the fewest raw samples that give one window of frames.
+
+        `shape`, the shape of the model's input, has no influence.
+        """
         return self.frame_length + (self.frames - 1) * self.frame_step, self.axes
 
     def features_of(self, samples: Array) -> Array:
@@ -263,7 +270,7 @@ class StreamStages:
         return np.concatenate(parts, axis=-1).reshape(len(frames), -1)
 
     def spectra(self, frames: Array) -> Array:
-        """Return the spectral features of frames: logarithms of bands, or DCT coefficients of these.
+        """Return the spectral features of frames: logarithms of band powers, or their DCT coefficients.
 
         Args:
             frames: The frames, int16 [.., samples of a frame].
@@ -288,7 +295,7 @@ class StreamStages:
         return features[begin : begin + self.frames]
 
     def context(self, shape: Sequence[int]) -> dict[str, object]:
-        """Return the variables of the C template for an input of this shape."""
+        """Return the variables of the pipeline's C template, by name, for a model input of this shape."""
         tables = self.tables()
         needs_magnitude = self.spectrum == "magnitude" and self.bands is not None
         return {

@@ -170,7 +170,9 @@ def _between_reals(quantized: Quantization) -> onnx.ModelProto:
 
 
 def comparable_outputs(quantized: Sequence[Outputs], real: Sequence[Outputs], states: set[str]) -> Judged:
-    """Return those outputs of both models that are numbers of equal shape, without states, which the user does not see.
+    """Return the outputs of both models that can be compared: those that are numbers of equal shape.
+
+    States are left out, because the user does not see them.
 
     Args:
         quantized: The outputs of the quantized model, sample by sample.

@@ -54,6 +54,10 @@ def four_bit_candidates(model: FloatModel, plan: Plan) -> list[Node]:
     """Return the layers that may have 4-bit weights, recurrent layers included.
 
     Their activations have 8 bits, and their weights are ONNX initializers.
+
+    Args:
+        model: The float model.
+        plan: The quantization plan, which says how activations are stored.
     """
     initializer_names = {t.name for t in model.proto.graph.initializer}
     layers = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is DType.INT8]
@@ -77,7 +81,7 @@ def num_weights(node: Node) -> int:
 
 
 def recurrent_layers(model: FloatModel, plan: Plan) -> list[Node]:
-    """Return the recurrent layers with 8-bit activations that have an integer form (mcugen.quantization.recurrent)."""
+    """Return the recurrent layers of a model that a plan computes with 8-bit activations, in their integer form."""
     nodes = [n for n in model.graph.nodes if plan.precision_of(n) is DType.INT8]
     return [n for n in nodes if isinstance(n.op, Cell) and n.op.can_expand(n)]
 
@@ -109,8 +113,7 @@ def choose_four_bit_layers(
 
     The layers that are not chosen return to 8 bits. They fit in `room`, and together add as much noise as possible, so
     that little noise remains. The noise of several layers is estimated as the sum of their separate noises. No choice
-    has
-    more than MAX_FINALIST_NOISE_RATIO times the least noise.
+    has more than MAX_FINALIST_NOISE_RATIO times the least noise.
 
     Args:
         noise: The noise power that 4-bit weights of each layer alone add to the outputs, relative to the signal.
@@ -168,13 +171,18 @@ def _superior(choices: Sequence[tuple[int, float, int]], max_choices: int) -> li
 
 
 def bytes_per_weight(model: FloatModel, plan: Plan) -> float:
-    """Return the average number of bytes per weight in flash over all layers: 1.0 if all weights are plain int8."""
+    """Return the average number of bytes per weight in flash over all layers: 1.0 if all weights are plain int8.
+
+    Args:
+        model: The float model.
+        plan: The plan with the quantized weights.
+    """
     layers = [n for n in model.graph.nodes if few_bit_constants(n)]
     return sum(stored_bytes(n, plan) for n in layers) / max(sum(num_stored_weights(n, plan) for n in layers), 1)
 
 
 def stored_bytes(node: Node, plan: Plan) -> float:
-    """Return the bytes of a layer's weights in flash, including the scales of groups."""
+    """Return the bytes in flash that a layer's weights take in a plan, including the scales of groups."""
     size, codes = num_stored_weights(node, plan), plan.layers.get(node.outputs[0].name)
     if plan.precision_of(node) is DType.FLOAT32:
         return 4.0 * size
@@ -196,7 +204,12 @@ def num_stored_weights(node: Node, plan: Plan) -> int:
 
 
 def weights_in_flash(model: FloatModel, plan: Plan) -> int:
-    """Return the number of weights of all layers in flash."""
+    """Return the number of weights of all layers that are stored in flash.
+
+    Args:
+        model: The float model.
+        plan: The plan with the quantized weights.
+    """
     return sum(num_stored_weights(n, plan) for n in model.graph.nodes)
 
 
@@ -214,7 +227,12 @@ def num_affordable_int8_weights(model: FloatModel, plan: Plan, share: float) -> 
 
 
 def compressible_layers(model: FloatModel, plan: Plan) -> list[Node]:
-    """Return the layers with 8-bit weights, which can be compressed."""
+    """Return the layers with 8-bit weights in a plan, which can be compressed.
+
+    Args:
+        model: The float model.
+        plan: The quantization plan.
+    """
     integer = [n for n in model.graph.nodes if weight_axes(n.op) and plan.precision_of(n) is not DType.FLOAT32]
     return [n for n in integer if plan.weights_of(n) is DType.INT8]
 

@@ -90,6 +90,10 @@ class FloatModel:
     ) -> OracleRun:
         """Compute the outputs of the user's model for each sample by another program, such as ONNX Runtime.
 
+        Args:
+            samples: The inputs of each sample, by name.
+            progress: Called with the number of finished samples.
+
         Raises:
             VerificationError: No other program runs the model.
         """

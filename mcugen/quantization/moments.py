@@ -39,9 +39,9 @@ If samples hardly differ, rounding errors may make the computed variance smaller
 class Moments:
     """The first and second moments of a layer's input rows, summed up sample by sample.
 
-    A row is an im2col patch of `depth` inputs of one group (`Weighted.unfolded`): x in the float model, x̂ in the
-    quantized one. E is the mean over all rows. If created with `crossed`, the sums also include E[(x − x̂) x̂ᵀ], which
-    `compensation` needs.
+    A row is an im2col patch of `depth` inputs of one group of channels (`Weighted.unfolded`): x in the float model, x̂
+    in the quantized one. E is the mean over all rows. If created with `crossed`, the sums also include E[(x − x̂) x̂ᵀ],
+    which `compensation` needs.
     """
 
     def __init__(self, crossed: bool = False) -> None:
@@ -61,8 +61,7 @@ class Moments:
             real: The rows in the float model, [groups, rows, depth].
             seen: The same rows in the quantized model.
             samples: Number of samples that the rows come from, or that each row is a mean of. It affects only `trust`;
-                the
-                number of samples does not change the weight of a row.
+                the number of samples does not change the weight of a row.
         """
         self._samples += samples
         self._count += seen.shape[1]
@@ -77,12 +76,18 @@ class Moments:
 
     @property
     def float_mean(self) -> Array:
-        """Return E[x], the mean row of the float model, [groups, depth]."""
+        """Return E[x], the mean of the layer's input rows (im2col patches) in the float model, [groups, depth].
+
+        `groups` are the groups of channels, `depth` is the number of inputs in a patch.
+        """
         return np.asarray(self._real) / self._count
 
     @property
     def quantized_mean(self) -> Array:
-        """Return E[x̂], the mean row of the quantized model, [groups, depth]."""
+        """Return E[x̂], the mean of the layer's input rows (im2col patches) in the quantized model, [groups, depth].
+
+        `groups` are the groups of channels, `depth` is the number of inputs in a patch.
+        """
         return np.asarray(self._seen) / self._count
 
     @property
@@ -98,7 +103,7 @@ class Moments:
         return 1.0 if self._samples >= FULL_TRUST_SAMPLES and varies else 1 - 1 / self._samples
 
     def gram(self, centred: bool) -> Array:
-        """Return G = E[x̂ x̂ᵀ], [groups, depth, depth].
+        """Return G = E[x̂ x̂ᵀ], the second moments of the quantized inputs in a patch, [groups, depth, depth].
 
         Correlations are reduced if there are few rows, and a small variance is added to every input (ASSUMED_VARIANCE).
 

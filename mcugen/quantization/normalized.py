@@ -41,8 +41,7 @@ def equalize_normalizations(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return an equivalent model in which the channels behind each normalization have similar ranges.
 
     Factors move from the normalization's scales and biases to the weights of the layers that read it. If no
-    normalization
-    has channels of very different ranges, the model itself is returned.
+    normalization has channels of very different ranges, the model itself is returned.
     """
     graph = model.graph
     constants = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}

@@ -92,15 +92,15 @@ class OnnxWriter:
         return self.store(value.name, value.data)
 
     def on_written(self, value: Value) -> None:
-        """Do nothing.
+        """Do nothing: a hook that is called for each value that was just written, and for each input of the graph.
 
-        Subclasses may add nodes behind a value that was just written, or behind an input of the graph.
+        Subclasses may add nodes behind the value.
         """
 
     def replacement(self, node: Node) -> bool:
         """Return False: the node is written in its usual form.
 
-        Subclasses may write it in another form and return True.
+        Subclasses may write some nodes in another form; they return True for these.
         """
         return False
 

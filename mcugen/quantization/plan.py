@@ -137,8 +137,7 @@ class Plan:
         """Return a key that is equal for all layers with the same quantized weights as this one.
 
         The key is the number of the set of layers with equal weights, and the type of the weights. It is None if the
-        layer
-        shares its weights with no other layer.
+        layer shares its weights with no other layer.
         """
         number = self.shared.get(node.outputs[0].name)
         return None if number is None else (number, self.weights_of(node))

@@ -115,7 +115,12 @@ class Profile:
 
 
 def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
-    """Return a note for each reason why the samples may not represent later inputs, such as their small number."""
+    """Return a note for each reason why the samples may not represent later inputs, such as their small number.
+
+    Args:
+        model: The float model.
+        profile: The profile of its tensors on the samples.
+    """
     count, num_distinct = profile.samples, profile.distinct
     notes = profile_warnings(model, profile)
     if num_distinct < FEW_CALIBRATION_SAMPLES:
@@ -125,7 +130,12 @@ def profile_notes(model: FloatModel, profile: Profile) -> list[str]:
 
 
 def profile_warnings(model: FloatModel, profile: Profile) -> list[str]:
-    """Return a warning for each defect of the samples, such as constant or repeated samples."""
+    """Return a warning for each defect of the samples, such as constant or repeated samples.
+
+    Args:
+        model: The float model.
+        profile: The profile of its tensors on the samples.
+    """
     count, num_distinct = profile.samples, profile.distinct
     inputs_given = [v for v in model.graph.inputs if v.type.count > 1 and v.name not in model.states.values()]
     inputs = [profile.tensors[v.name] for v in inputs_given if v.name in profile.tensors]

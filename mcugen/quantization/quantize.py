@@ -185,7 +185,7 @@ class Quantizer:
                 of an earlier result can be used if only the precision of activations changes.
 
         Raises:
-            UsageError: A name is no layer's, or a layer cannot have 2-bit weights.
+            UsageError: A name is not that of a layer, or a layer cannot have 2-bit weights.
         """
         layers = dict(precisions or {})
         if known is not None:
@@ -465,8 +465,7 @@ class Quantizer:
         """Return a quantization with ranges computed anew from more samples.
 
         The calibration method of each tensor, the precisions and the weights stay as the samples of this quantizer
-        determined
-        them. A range never becomes narrower, because more samples can only show that values reach further.
+        determined them. A range never becomes narrower, because more samples can only show that values reach further.
 
         Args:
             quantization: The quantization whose ranges are replaced.

@@ -328,7 +328,13 @@ def _expected_noise(suggested: Sequence[QuantParams], parts: Sequence[TensorProf
 
 
 def candidate_ranges(tensor: TensorProfile, dtype: DType, scheme: Scheme) -> dict[str, Range]:
-    """Return the range of a tensor that each calibration method finds, by the method's name; each range holds 0."""
+    """Return the range of a tensor that each calibration method finds, by the method's name; each range holds 0.
+
+    Args:
+        tensor: The profile of the tensor.
+        dtype: The integer type.
+        scheme: The quantization scheme.
+    """
     return {method: _range(method, tensor, dtype, scheme) for method in RANGE_METHODS}
 
 
@@ -342,10 +348,9 @@ def round_outward(end: float) -> float:
     """Round an end of a range outward to RANGE_SIGNIFICANT_BITS bits, so that it is equal on all host CPUs.
 
     Float kernels round differently on each kind of CPU. A number that has at most these bits except for rounding
-    errors,
-    such as the 1 of a softmax or the 6 of a ReLU6, is kept. The last bit of all other numbers is set. Scales are then
-    multiples of odd numbers, so sums and means seldom lie halfway between two integers, where kernels differ in
-    rounding.
+    errors, such as the 1 of a softmax or the 6 of a ReLU6, is kept. The last bit of all other numbers is set. Scales
+    are then multiples of odd numbers, so sums and means seldom lie halfway between two integers, where kernels differ
+    in rounding.
     """
     share, exponent = math.frexp(end)
     exact = abs(share) * 2**RANGE_SIGNIFICANT_BITS
@@ -356,10 +361,12 @@ def round_outward(end: float) -> float:
 
 
 def refit_range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme) -> Range:
-    """Return the range that a method finds for another profile of the same tensor, as `choose_ranges` stores it.
+    """Return the range that a calibration method finds for a tensor's profile, rounded outward like all ranges.
+
+    It is for a profile of more samples, if `choose_ranges` chose the method by another profile of the tensor.
 
     Args:
-        method: One of RANGE_METHODS.
+        method: The calibration method, one of RANGE_METHODS.
         tensor: The profile.
         dtype: The integer type.
         scheme: The quantization scheme.

@@ -54,7 +54,7 @@ New inputs exceed that range, and 16 bits are fine enough for twice the range.
 
 @dataclass
 class GraphWriter:
-    """A builder of an ONNX graph. A "role" names a kind of tensor inside a recurrent layer, such as "hidden".
+    """A builder of the ONNX graph of a quantized recurrent layer. A "role" names a kind of tensor, such as "hidden".
 
     Tensors with real values and tensors with quantized values both are ONNX tensors; methods take and return their
     names, which have the form `<prefix>.<number>.<what>`.
@@ -95,30 +95,47 @@ class GraphWriter:
         return names
 
     def op(self, op_type: str, *inputs: str, out: str = "", **attributes: object) -> str:
-        """Add a node with one output and return the output's name: `out`, or a new name."""
+        """Add a node with one output and return the output's name: `out`, or a new name.
+
+        Args:
+            op_type: The ONNX operator.
+            inputs: The names of the inputs.
+            out: The name of the output; empty for a new name.
+            attributes: The attributes of the node.
+        """
         name = out or f"{self.prefix}.{len(self.nodes)}.{op_type}"
         return self.outputs(op_type, inputs, [name], **attributes)[0]
 
     def quantize(self, real: str, role: str, out: str = "") -> str:
-        """Add a QuantizeLinear with the scale and zero point of a role, and return its output.
+        """Add a QuantizeLinear with the scale and zero point of one kind of tensor, and return its output's name.
 
         Args:
             real: The name of the float tensor.
-            role: The role.
+            role: The kind of tensor, a key of `stored` such as "hidden", whose scale and zero point apply.
             out: The name of the result; empty for a new name.
         """
         return self.op("QuantizeLinear", real, *self._params(role), out=out)
 
     def dequantize(self, codes: str, role: str) -> str:
-        """Add a DequantizeLinear of the quantized tensor `codes` with the parameters of a role; return its output."""
+        """Add a DequantizeLinear with the scale and zero point of one kind of tensor, and return its output's name.
+
+        Args:
+            codes: The name of the quantized tensor.
+            role: The kind of tensor, a key of `stored` such as "hidden", whose scale and zero point apply.
+        """
         return self.op("DequantizeLinear", codes, *self._params(role))
 
     def fake_quantize(self, real: str, role: str) -> str:
-        """Quantize and dequantize a float tensor with the parameters of a role, and return the rounded float tensor."""
+        """Add a QuantizeLinear and a DequantizeLinear, and return the name of the rounded float tensor.
+
+        Args:
+            real: The name of the float tensor.
+            role: The kind of tensor, a key of `stored` such as "hidden", whose scale and zero point apply.
+        """
         return self.dequantize(self.quantize(real, role), role)
 
     def weights(self, what: str, codes: Array, scales: Array) -> str:
-        """Add quantized constants with one scale per index of the first axis, and return them dequantized.
+        """Add quantized constants with one scale per index of the first axis, and return the name of their real values.
 
         Args:
             what: The prefix of the constants' names.
@@ -130,7 +147,7 @@ class GraphWriter:
         return self.op("DequantizeLinear", self.constant(what, codes), scale, zero, axis=0)
 
     def reshape(self, x: str, shape: Shape, out: str = "") -> str:
-        """Add a Reshape of tensor `x` and return its output, which is called `out` if that is given."""
+        """Add a Reshape of tensor `x` to `shape` and return its output, which is called `out` if that is given."""
         return self.op("Reshape", x, self.constant("shape", np.asarray(shape, np.int64)), out=out)
 
     def split(self, x: str, sizes: Sequence[int]) -> Sequence[str]:
@@ -225,16 +242,16 @@ class CellWriter:
     recurrent: tuple[QuantizedMatrix, ...]
 
     def projection(self, x: str) -> str:
-        """Add the product of W with the step's input x, rounded to its storage type."""
+        """Add the product of W with the step's input x, rounded to its storage type, and return its name."""
         return self.body.fake_quantize(self.inner.times(self.body, x, self.body.stored["x"].quant), "projection")
 
     def product(self, index: int, h: str, role: str) -> str:
-        """Add the product of a part of R with a hidden state, rounded to its storage type.
+        """Add the product of a part of R with a hidden state, rounded to its storage type, and return its name.
 
         Args:
             index: The index of the part.
             h: The name of the hidden state as a float tensor.
-            role: The role that h is stored as.
+            role: The kind of tensor that h is stored as, such as "fed"; it gives the scale and zero point of h.
         """
         body = self.body
         return body.fake_quantize(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
@@ -249,24 +266,24 @@ class CellWriter:
         return self.body.split(x, [n * self.hidden for n in gates])
 
     def sum(self, a: str, b: str) -> str:
-        """Add the sum a + b, rounded to the storage type of an activation function's input."""
+        """Add the sum a + b, rounded like an activation function's input, and return its name."""
         return self.body.fake_quantize(self.body.op("Add", a, b), "gates")
 
     def sigmoid(self, x: str) -> str:
-        """Add the sigmoid of x, a gate from 0 to 1, rounded to int16."""
+        """Add the sigmoid of x, a gate from 0 to 1, rounded to int16, and return its name."""
         return self.body.fake_quantize(self.body.op("Sigmoid", x), "sigmoid")
 
     def tanh(self, x: str) -> str:
-        """Add the hyperbolic tangent of x, from -1 to 1, rounded to int16."""
+        """Add the hyperbolic tangent of x, from -1 to 1, rounded to int16, and return its name."""
         return self.body.fake_quantize(self.body.op("Tanh", x), "tanh")
 
     def scaled(self, gate: str, x: str, role: str) -> str:
-        """Add the product of a gate (0 to 1) and a tensor, rounded to the storage type of `role`.
+        """Add the product of a gate (0 to 1) and a tensor, rounded like one kind of tensor, and return its name.
 
         Args:
             gate: The name of the gate as a float tensor.
             x: The name of the float tensor that is multiplied by it.
-            role: The role whose storage type the product has.
+            role: The kind of tensor that the product is, such as "cell"; it gives the product's type and scale.
         """
         return self.body.fake_quantize(self.body.op("Mul", gate, x), role)
 
@@ -449,11 +466,15 @@ They are its inner ranges, the storage of its input, the quantization scheme, an
 
 
 def recurrent_decisions(node: Node, plan: Plan) -> RecurrentDecisions:
-    """Return the decisions of a plan about a recurrent layer in integers (RecurrentDecisions).
+    """Return how a plan quantizes a recurrent layer.
 
     Args:
         node: The layer.
         plan: The quantization plan.
+
+    Returns:
+        The ranges of the layer's internal tensors by role, the integer storage of its input, the scheme with its
+        activation and weight types, and the second moments of its matrices' inputs by role.
     """
     assert isinstance(node.op, Recurrent)
     name, precision = node.outputs[0].name, plan.precision_of(node)
@@ -465,7 +486,15 @@ def recurrent_decisions(node: Node, plan: Plan) -> RecurrentDecisions:
 
 
 def rounded_weights(node: Node, plan: Plan) -> dict[str, Array]:
-    """Return the dequantized matrices W and R of a layer, by the names of these constants."""
+    """Return the matrices W and R of a recurrent layer, rounded as the plan says, by the names of the constants.
+
+    Args:
+        node: The layer.
+        plan: The quantization plan.
+
+    Returns:
+        The dequantized matrices.
+    """
     ranges, x, scheme, moments = recurrent_decisions(node, plan)
     assert isinstance(node.op, Recurrent)
     sizes = node.op.sizes(node.input(X).type, node.input(R).type)

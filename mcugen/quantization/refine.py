@@ -78,10 +78,8 @@ def quantize_weights(
     """Return the plan with quantized weights for every integer layer.
 
     The options of the scheme decide whether weights are rounded to least error on the samples, and whether biases
-    correct
-    the mean error. For weights of fewer than 8 bits, the plan also gets the noise that remains. Without samples,
-    weights
-    are rounded to nearest, and biases are corrected by the means in the profile.
+    correct the mean error. For weights of fewer than 8 bits, the plan also gets the noise that remains. Without
+    samples, weights are rounded to nearest, and biases are corrected by the means in the profile.
 
     Args:
         model: The float model.

@@ -120,8 +120,7 @@ def rescue_layers(
 
     Args:
         quantizer: The quantizer. If that improves the outputs, it is set to choose weights that cancel a part of
-            earlier
-            layers' errors.
+            earlier layers' errors.
         precisions: Precisions that the user chose, by layer. They stay as they are.
         is_searched: Whether `--precision auto` searches for precisions afterwards. Only outputs below BAD_DB are
             improved then.

@@ -66,7 +66,7 @@ It limits the number of samples of large models.
 
 
 class OutputNoise:
-    """A measurement of the noise that quantizing groups of tensors adds to the model's outputs.
+    """A measurement of the noise at the model's outputs that quantizing groups of tensors causes.
 
     Each group has its own ONNX Runtime session, which contains only the nodes that depend on the group. The float
     tensors that these nodes read are computed once.
@@ -106,9 +106,10 @@ class OutputNoise:
     def noise(
         self, group: tuple[str, ...], params: Sequence[QuantParams], dtype: DType, limit: float = np.inf
     ) -> float:
-        """Return the noise power of the outputs relative to their signal power, as the mean of all outputs.
+        """Return the noise power of the outputs relative to their signal power, if one group of tensors is quantized.
 
-        The noise is infinite if an output is not finite. Results for the same parameters are reused.
+        The result is the mean over all outputs; it is infinite if an output is not finite. Results for the same
+        parameters are reused.
 
         Args:
             group: The names of the tensors that are quantized.
@@ -181,12 +182,14 @@ class OutputNoise:
     def joint_noise(
         self, params: Sequence[Sequence[QuantParams]], dtypes: Sequence[DType], limit: float = np.inf
     ) -> float:
-        """Return the noise power of the outputs, as `noise` does, with all groups quantized at once.
+        """Return the noise power of the outputs relative to their signal power, if all groups are quantized at once.
 
-        Only MAX_JOINT_SAMPLES samples run, because the whole model runs for each of them.
+        The result is the mean over all outputs; it is infinite if an output is not finite. Only MAX_JOINT_SAMPLES
+        samples run, because the whole model runs for each of them.
 
         Args:
-            params: For each group, the parameters as in `noise`.
+            params: For each group, its quantization parameters; several if each fold of the samples suggested its own,
+                which are then used on the next fold.
             dtypes: The integer type of each group.
             limit: The noise above which the result is infinite.
         """
@@ -306,8 +309,7 @@ def measured_tensors(model: FloatModel) -> list[str]:
     """Return the names of the tensors at which quantization noise is measured.
 
     They are the float outputs of the model. Instead of an output of a saturating function such as sigmoid, the
-    function's
-    input is measured, unless the output is a mask.
+    function's input is measured, unless the output is a mask.
     """
     return list(dict.fromkeys(tail[-1] for tail in _tails(model)))
 

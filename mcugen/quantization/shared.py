@@ -42,7 +42,7 @@ class ScaleGroups:
         return value
 
     def join(self, a: Value, b: Value) -> None:
-        """Merge the groups of two values."""
+        """Merge the groups of two values, so that all their tensors share a scale."""
         a, b = self.root(a), self.root(b)
         if a is not b:
             spans = [s for s in (self._length(a), self._length(b)) if s is not None]
@@ -50,7 +50,7 @@ class ScaleGroups:
             self._spans[b] = max(spans, default=None)
 
     def join_if_similar(self, a: Value, b: Value) -> bool:
-        """Merge the groups of two values if the ratio of their ranges is at most MAX_SHARED_RANGE_RATIO.
+        """Merge the groups of two values if the ratio of their range lengths is at most MAX_SHARED_RANGE_RATIO.
 
         Returns:
             Whether the groups were separate and are merged now.

@@ -27,7 +27,7 @@ class Storage:
     """The storage of all layers' weights, by the names of the layers' outputs.
 
     Attributes:
-        requested: The precisions that differ from the model's.
+        requested: The precisions of single layers, such as INT4 for 4-bit weights; all other layers have int8 weights.
         bits: The average bits per weight of compressed layers.
     """
 

@@ -13,7 +13,13 @@ from mcugen.quantization.quantize import Quantization
 
 @dataclass(frozen=True)
 class QuantizationSummary:
-    """A quantized model, the ONNX file that it was written to, and the size of that file in bytes."""
+    """The result of `mcugen quantize`, for its JSON output.
+
+    Attributes:
+        quantization: The quantized model.
+        output: Path of the ONNX file that it was written to.
+        output_bytes: Size of the file in bytes.
+    """
 
     quantization: Quantization
     output: Path

@@ -47,7 +47,12 @@ LOG2_AMPLITUDES = (-6.0, 8.0)
 
 @dataclass(frozen=True)
 class InputRange:
-    """The range of all elements of synthetic inputs, as the user gives it in `--synthetic LOW..HIGH`."""
+    """The range of all elements of synthetic inputs, as the user gives it in `--synthetic LOW..HIGH`.
+
+    Attributes:
+        low: Smallest element.
+        high: Largest element.
+    """
 
     low: float
     high: float

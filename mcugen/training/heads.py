@@ -196,10 +196,11 @@ def _positive(text: str, number: str) -> int:
 
 @dataclass(frozen=True)
 class AttachedHead:
-    """A head that was added to a graph.
+    """A trainable head that was added to a graph.
 
     Attributes:
-        embedding: The head's inputs and states; `z`, the model's result, is the embedding of the sample.
+        embedding: The context that the head was built in: its inputs, states and graph. Its `z`, the model's result, is
+            the embedding of the sample.
         loss: The loss of the head, float32 [1].
     """
 

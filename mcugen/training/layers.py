@@ -54,10 +54,9 @@ def select_layers(graph: Graph, text: str) -> list[TrainableLayer]:
     Args:
         graph: The graph, after `fuse_float`.
         text: A comma-separated list of layer names, `last:N` (the last N layers), `NAME[C;C]` (single output channels
-            of
-            a layer), `bias` or `bias:N` (biases only, of all or the last N layers), and `adapter:RANK` or
-            `adapter:RANK:N` (low-rank adapters). If one of several entries for a layer selects all of its weights,
-            all are trained.
+            of a layer), `bias` or `bias:N` (biases only, of all or the last N layers), and `adapter:RANK` or
+            `adapter:RANK:N` (low-rank adapters). If one of several entries for a layer selects all of its weights, all
+            are trained.
 
     Raises:
         UsageError: A name is not the name of a layer, or the layer has no weights to train; the message lists the

@@ -40,6 +40,10 @@ class TrainingLoss:
 def cross_entropy(graph: Graph, result: Value) -> TrainingLoss:
     """Add the loss −log softmax(scores)[target] of one sample, where a softmax at the model's end gives the scores.
 
+    Args:
+        graph: The graph, changed in place.
+        result: The model's result, which gives the scores.
+
     Raises:
         Refusal: The output is not scores of at least two classes.
     """

@@ -37,7 +37,7 @@ class OnnxCalls:
     def several(
         self, op_type: str, operands: Sequence[Value | Array], outputs: int, domain: str, **attributes: object
     ) -> list[Value]:
-        """Add an operator with several results, and return these.
+        """Add an operator with several results, and return the results.
 
         Args:
             op_type: Name of the ONNX operator.

@@ -42,24 +42,20 @@ class Optimizer:
     """An update rule of training.
 
     Attributes:
+        update: Adds an update to a graph, and returns the tensor's new value, then its states' new values.
         memories: Names of the states that the rule keeps for each tensor, such as its velocity.
+        is_descent: Whether the update subtracts rate · gradient from the tensor. If the gradient is a matrix product,
+            both can be fused, so that the gradient is never stored.
+        counts: Whether the update depends on the number of updates so far.
+        scaled: The same rule for gradients that are already multiplied by the rate, used if all layers have the same
+            rate; None if the rule has no such form.
     """
 
     update: Callable[[OnnxCalls, OptimizerInputs], Sequence[Value]]
-    """Adds an update to a graph, and returns the tensor's new value, then its states' new values."""
     memories: tuple[str, ...] = ()
     is_descent: bool = False
-    """Whether the update subtracts rate · gradient from the tensor.
-
-    If the gradient is a matrix product, both can be fused, so that the gradient is never stored.
-    """
     counts: bool = False
-    """Whether the update depends on the number of updates so far."""
     scaled: Optimizer | None = None
-    """The same rule for gradients that are already multiplied by the rate; None if the rule has no such form.
-
-    It is used if all layers have the same rate.
-    """
 
 
 def _scaled_sgd(call: OnnxCalls, group: OptimizerInputs) -> Sequence[Value]:
@@ -236,5 +232,11 @@ def accumulate_batch(
 
 
 def finite_or_old(call: OnnxCalls, old: Value, new: Value) -> Value:
-    """Return `new` where it is finite, else `old`, for each element; the test is that new − new is not NaN."""
+    """Return `new` where it is finite, else `old`, for each element; the test is that new − new is not NaN.
+
+    Args:
+        call: Adds ONNX operators to the graph.
+        old: The old value.
+        new: The new value.
+    """
     return call("Where", call("IsNaN", call("Sub", new, new)), old, new)

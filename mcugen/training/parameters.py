@@ -49,7 +49,7 @@ class TrainedParameter:
 
 
 def add_parameters(graph: Graph, layers: Iterable[TrainableLayer], *, coded: bool = False) -> list[TrainedParameter]:
-    """Replace the constants of layers by trained parameters, in place, and return these in the order of the layers.
+    """Replace the constants of layers by trained parameters, in place, and return the parameters in order.
 
     Args:
         graph: The graph.

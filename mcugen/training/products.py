@@ -27,7 +27,7 @@ UNIT_QUANT = QuantParams((1.0,), 0)
 
 
 def unscaled_integers(shape: Shape, dtype: DType) -> TensorType:
-    """Return the type of an integer tensor that stores plain integers: scale 1 and zero point 0."""
+    """Return the type of an integer tensor of this shape that stores plain integers: scale 1 and zero point 0."""
     return TensorType(shape, dtype, UNIT_QUANT)
 
 

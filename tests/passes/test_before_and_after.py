@@ -19,7 +19,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph
 from mcugen.hir.printer import print_graph
 from mcugen.hir.verify import verify_graph
-from mcugen.passes.rewrite import Log, Outcome, Rewriting, Turns
+from mcugen.passes.rewrite import Log, RewriteOutcome, Rewriting, Turns
 
 FOLDER = Path(__file__).parent / "text"
 MORE = FOLDER.with_name("more")
@@ -108,8 +108,8 @@ def test_laws_say_whether_they_rewrite(path: Path, monkeypatch: pytest.MonkeyPat
         pass_(graph)
 
 
-def _honest(law: Callable[[Graph, Node], Outcome]) -> Callable[[Graph, Node], Outcome]:
-    def checked(graph: Graph, node: Node) -> Outcome:
+def _honest(law: Callable[[Graph, Node], RewriteOutcome]) -> Callable[[Graph, Node], RewriteOutcome]:
+    def checked(graph: Graph, node: Node) -> RewriteOutcome:
         before, useless = print_graph(graph), _useless(graph)
         outcome = law(graph, node)
         assert (outcome is True) == (print_graph(graph) != before), law

@@ -13,7 +13,7 @@ from mcugen.hir.types import TensorType
 from mcugen.hir.verify import verify_graph
 from mcugen.ops.pointwise import Binary, Unary
 from mcugen.passes import rewrite
-from mcugen.passes.rewrite import Log, Outcome, Rewriting, Turns, pattern
+from mcugen.passes.rewrite import Log, RewriteOutcome, Rewriting, Turns, pattern
 
 NEG, EXP, ABS = Unary("Neg"), Unary("Exp"), Unary("Abs")
 VECTOR = TensorType((4,))
@@ -34,7 +34,7 @@ def names(graph: Graph) -> list[str]:
 
 
 @pattern(Unary)
-def cancel_negations(graph: Graph, node: Node) -> Outcome:
+def cancel_negations(graph: Graph, node: Node) -> RewriteOutcome:
     """Neg(Neg(x)) → x.
 
     More of it.
@@ -61,7 +61,7 @@ def test_only_what_may_have_changed_is_looked_at_again():
     looks: Counter[str] = Counter()
 
     @pattern(Unary)
-    def look(graph: Graph, node: Node) -> Outcome:
+    def look(graph: Graph, node: Node) -> RewriteOutcome:
         """Abs(Abs(x)) → Abs(x)."""
         looks[node.output.name] += 1
         inner = node.input(0).producer
@@ -79,7 +79,7 @@ def test_what_was_made_comes_next_and_its_neighbours_last():
     seen: list[str] = []
 
     @pattern(Unary)
-    def halve(graph: Graph, node: Node) -> Outcome:
+    def halve(graph: Graph, node: Node) -> RewriteOutcome:
         """Exp(x) → Abs(Abs(x))."""
         seen.append(node.output.name)
         if node.op != EXP:
@@ -94,17 +94,17 @@ def test_what_was_made_comes_next_and_its_neighbours_last():
 
 def test_patterns_are_asked_in_their_order_where_their_operators_stand():
     @pattern(Binary)
-    def never(graph: Graph, node: Node) -> Outcome:
+    def never(graph: Graph, node: Node) -> RewriteOutcome:
         """x → x."""
         raise AssertionError
 
     @pattern(Unary)
-    def first(graph: Graph, node: Node) -> Outcome:
+    def first(graph: Graph, node: Node) -> RewriteOutcome:
         """Neg(x) → Exp(x)."""
         return node.op == NEG and bool(graph.rewrite(node, EXP, node.inputs))
 
     @pattern()
-    def second(graph: Graph, node: Node) -> Outcome:
+    def second(graph: Graph, node: Node) -> RewriteOutcome:
         """Neg(x) → Abs(x)."""
         return node.op == NEG and bool(graph.rewrite(node, ABS, node.inputs))
 
@@ -125,7 +125,7 @@ def test_what_nobody_reads_goes_with_all_that_it_needed():
 
 def test_laws_that_contradict_each_other_end():
     @pattern(Unary)
-    def turn(graph: Graph, node: Node) -> Outcome:
+    def turn(graph: Graph, node: Node) -> RewriteOutcome:
         """Exp(x) → Abs(x) and back."""
         return bool(graph.rewrite(node, ABS if node.op == EXP else EXP, node.inputs))
 
@@ -135,12 +135,12 @@ def test_laws_that_contradict_each_other_end():
 
 def test_passes_that_undo_each_other_end(monkeypatch: pytest.MonkeyPatch):
     @pattern(Unary)
-    def there(graph: Graph, node: Node) -> Outcome:
+    def there(graph: Graph, node: Node) -> RewriteOutcome:
         """Exp(x) → Abs(x)."""
         return node.op == EXP and bool(graph.rewrite(node, ABS, node.inputs))
 
     @pattern(Unary)
-    def back(graph: Graph, node: Node) -> Outcome:
+    def back(graph: Graph, node: Node) -> RewriteOutcome:
         """Abs(x) → Exp(x)."""
         return node.op == ABS and bool(graph.rewrite(node, EXP, node.inputs))
 

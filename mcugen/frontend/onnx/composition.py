@@ -49,7 +49,7 @@ class Parts:
         return results
 
     def keep(self, name: str, array: Array) -> str:
-        """Add a constant that the nodes read, and return its name."""
+        """Add a constant of this name for the nodes to read, and return its name."""
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
 

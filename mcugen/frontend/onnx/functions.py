@@ -120,7 +120,13 @@ def data_inputs(op_type: str, opset: int, domain: str) -> list[int]:
 
 
 def has_body(op_type: str, opset: int, domain: str) -> bool:
-    """Return whether ONNX defines an operator by a function body of simpler operators."""
+    """Return whether ONNX defines an operator by a function body of simpler operators.
+
+    Args:
+        op_type: The operator.
+        opset: Version of the operator set.
+        domain: Domain of the operator.
+    """
     schema = _schema(op_type, opset, domain)
     return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 

@@ -30,7 +30,14 @@ from mcugen.ops.onnx_node import BUILT_IN, Registry
 
 
 def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelProto, str]:
-    """Return the model, and the SHA-256 of its file and its external data.
+    """Load and check a model file.
+
+    Args:
+        path: The file.
+        registry: The operators that the model may use.
+
+    Returns:
+        The model, and the SHA-256 of its file and its external data.
 
     Raises:
         ModelError: The file cannot be read, or is not valid ONNX.

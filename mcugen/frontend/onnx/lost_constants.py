@@ -93,7 +93,7 @@ def list_lost_constants(lost: Collection[LostConstant]) -> str:
 
 
 def remedy_of(lost: Collection[LostConstant]) -> str:
-    """Return the advice for the user on how to export a model again that lacks these constants."""
+    """Return the advice for the user on how to export the model again, so that the lost constants are in it."""
     return (
         f"{EXPORT_REMEDY}, {BIND_REMEDY}"
         if any(constant.loss is ConstantLoss.INPUT for constant in lost)
@@ -102,14 +102,14 @@ def remedy_of(lost: Collection[LostConstant]) -> str:
 
 
 def require_constants(graph: onnx.GraphProto, place: str) -> None:
-    """Check that the mean and the variance of each normalization have a tensor.
+    """Check that each tensor that a Keras normalization reads as its mean or variance exists in the graph.
 
     Args:
         graph: The graph as the exporter wrote it.
         place: Name of the model for messages.
 
     Raises:
-        ModelError: A mean or variance has none.
+        ModelError: Such a tensor is neither computed, nor an input, nor an initializer.
     """
     missing = [constant for constant in lost_constants(graph) if constant.loss is ConstantLoss.MISSING]
     if missing:

@@ -519,12 +519,12 @@ class Subgraph(Body):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Return the names of the formal inputs."""
+        """Return the names of the subgraph's formal inputs."""
         return tuple(v.name for v in self.proto.input)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Return the names of the results."""
+        """Return the names of the subgraph's results."""
         return tuple(v.name for v in self.proto.output)
 
     def import_into(

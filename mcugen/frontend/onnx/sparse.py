@@ -21,6 +21,10 @@ from mcugen.hir.types import Array
 def make_dense(model: onnx.ModelProto, place: str) -> None:
     """Replace sparse initializers and sparse constants by dense tensors, also in bodies and functions.
 
+    Args:
+        model: The model, changed in place.
+        place: Name of the model for messages.
+
     Raises:
         ModelError: Indices violate onnx.proto (SparseTensorProto: ascending, each once).
         DoesNotFitError: A tensor has more than MAX_ELEMENTS, or all of them more than MAX_MODEL_BYTES.

@@ -108,7 +108,12 @@ class NodeUpgrade:
         self.node.input.extend(names)
 
     def constant(self, value: Array | Sequence[int], suffix: str) -> str:
-        """Add a constant before the node and return its name; integers are int64."""
+        """Add a constant before the node and return its name; integers are int64.
+
+        Args:
+            value: The elements.
+            suffix: End of the constant's name.
+        """
         array = np.asarray(value, None if isinstance(value, np.ndarray) else np.int64)
         name = self.names.take(f"{self.stem}.{suffix}")
         self.before.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name)))

@@ -41,10 +41,15 @@ _STABLE: Mapping[str, Callable[..., Expression]] = {"Sigmoid": _of_sigmoid, "Swi
 
 
 class Slope(Elementwise):
-    """y = gradient · ∂f/∂x[index]: the gradient of an elementwise operator f (`of`) with respect to one input.
+    """y = gradient · ∂f/∂x[index]: the gradient of an elementwise operator f with respect to one input.
 
-    The inputs are the gradient, then those inputs of f that the derivative depends on. `dtypes` are the element types
-    of all inputs of f, `reads` the indices of the inputs that are given.
+    The inputs are the gradient of f's result, then those inputs of f that the derivative depends on.
+
+    Attributes:
+        of: The operator f.
+        index: Index of the input of f with respect to which f is differentiated.
+        dtypes: Element types of all inputs of f.
+        reads: Indices of the inputs of f that are operands here.
     """
 
     mnemonic: ClassVar[str] = "slope"

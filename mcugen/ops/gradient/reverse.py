@@ -43,7 +43,14 @@ def gradients(
 def gradients_of_several(
     graph: Graph, seeded: Sequence[tuple[Value, Value]], by: Sequence[Value], *, strictly: bool = False
 ) -> list[Value]:
-    """Return the gradients of Σ value · seed over several pairs of a value and its seed; see `gradients`."""
+    """Return the gradient of the sum of value · seed, over all pairs of `seeded`, with respect to each value in `by`.
+
+    Args:
+        graph: Graph to which the gradient's nodes are appended.
+        seeded: Pairs of a value to differentiate and its factors, a tensor of the same type.
+        by: Values to differentiate with respect to.
+        strictly: Whether to refuse a value without a gradient, instead of returning zeros for it.
+    """
     of = list(dict.fromkeys(value for value, _ in seeded))
     path = _way(graph, of, by)
     _require_rules(graph, of, by, path)

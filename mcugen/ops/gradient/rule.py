@@ -23,7 +23,13 @@ zeros."""
 
 
 def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
-    """Add a tensor of zeros to a graph, and return it: a constant if it is small, else computed at run time."""
+    """Add a tensor of zeros to a graph, and return it: a constant if it is small, else computed at run time.
+
+    Args:
+        graph: The graph, changed in place.
+        name: Preferred name of the tensor.
+        type_: Shape and element type of the tensor.
+    """
     if type_.count <= MAX_CONSTANT_ELEMENTS:
         return graph.constant(name, np.zeros(type_.shape, type_.dtype.numpy))
     return graph.add(Zeros(type_.shape, type_.dtype), [], names=[name]).output
@@ -31,7 +37,7 @@ def zeros(graph: Graph, name: str, type_: TensorType) -> Value:
 
 @dataclass(frozen=True)
 class Backward:
-    """Adds the nodes of the derivative of one forward node to a graph.
+    """Helper of a derivative rule: it adds the nodes of the gradient of one forward node to a graph.
 
     Attributes:
         graph: The graph to which nodes are added.
@@ -48,7 +54,13 @@ class Backward:
         return self.emit_all(op, inputs, [f"{self._stem}.{suffix or op.name}"])[0]
 
     def emit_all(self, op: Operator, inputs: Sequence[Value], names: Sequence[str]) -> tuple[Value, ...]:
-        """Add a node with several outputs, called `names`, and return its outputs."""
+        """Add a node with several outputs, called `names`, and return its outputs.
+
+        Args:
+            op: Operator with its attributes.
+            inputs: Operands.
+            names: Names of the outputs.
+        """
         return self.graph.add(op, inputs, self.node.origin, names=names).outputs
 
     def constant(self, name: str, data: Array) -> Value:
@@ -149,7 +161,10 @@ _DERIVATIVES: dict[type[Operator], Derivative] = {}
 
 
 def derivative_of(*classes: type[Op]) -> Callable[[Rule[Op]], Rule[Op]]:
-    """Register a rule for operator classes and their subclasses that uses the gradient of the first output."""
+    """Return a decorator that registers the derivative rule of operator classes and their subclasses.
+
+    The rule uses the gradient of the first output only.
+    """
 
     def register(rule: Rule[Op]) -> Rule[Op]:
         def of_first(back: Backward, op: Op, node: Node, gradients: Gradients) -> Parts:
@@ -167,7 +182,10 @@ WholeRule = Callable[[Backward, Op, Node, Gradients], Parts]
 
 
 def derivative_of_all(*classes: type[Op]) -> Callable[[WholeRule[Op]], WholeRule[Op]]:
-    """Register a rule for operator classes and their subclasses that uses the gradients of all outputs."""
+    """Return a decorator that registers the derivative rule of operator classes and their subclasses.
+
+    The rule uses the gradients of all outputs.
+    """
 
     def register(rule: WholeRule[Op]) -> WholeRule[Op]:
         _DERIVATIVES.update(dict.fromkeys(classes, Derivative(rule, of_all=True)))
@@ -177,7 +195,7 @@ def derivative_of_all(*classes: type[Op]) -> Callable[[WholeRule[Op]], WholeRule
 
 
 def derivative_for(op: Operator) -> Derivative | None:
-    """Return the rule of the nearest base class that has one; None if the operator has no derivative."""
+    """Return the derivative rule of an operator's nearest base class that has one; None if there is none."""
     return next((_DERIVATIVES[c] for c in type(op).__mro__ if c in _DERIVATIVES), None)
 
 

@@ -140,9 +140,10 @@ def _to_all(back: Backward, node: Node, op: Pool, gradient: Value) -> Value:
 
 
 def average_shares(node: Node, op: Pool) -> np.ndarray:
-    """Return, for each output of an average pool, its derivative by one element under the window, [1, 1, *out].
+    """Return the derivative of each output of an average pool (`op` of `node`) by an element under its window.
 
-    It is the average of a tensor of ones, divided by the number of elements under the window.
+    It is 1 / the divisor of the window: the average of a tensor of ones, divided by the number of elements under the
+    window.
     """
     x = node.input(0).type
     one = replace(x, shape=(1, 1, *x.shape[2:]))

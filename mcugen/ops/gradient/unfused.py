@@ -14,9 +14,13 @@ from mcugen.ops.pointwise import Clamp
 
 
 def unfuse(graph: Graph, part: Iterable[Node]) -> None:
-    """Split fused nodes in place, because derivatives need the operand of each function.
+    """Split fused nodes of a graph in place, because derivatives need the operand of each function.
 
     Stacks become one node per step, and clamps of convolutions and dense layers become their own nodes.
+
+    Args:
+        graph: The graph, changed in place.
+        part: The nodes to split, where they are fused.
     """
     for node in list(part):
         if isinstance(node.op, Stack) and not node.op.tables:

@@ -89,7 +89,13 @@ def _ends(node: OnnxNode, mask: Value, batch: int, keys: int, hidden: float) -> 
 
 
 def scores(node: OnnxNode, q: Value, k: Value) -> Value:
-    """Return the attention scores scale · q kᵀ, (B, N, S, T); the scale is the attribute `scale`, or 1 / √H."""
+    """Return the attention scores scale · q kᵀ, (B, N, S, T), where the scale is the attribute `scale`, or 1 / √H.
+
+    Args:
+        node: The node that is imported.
+        q: Queries, (B, N, S, H): batch, heads, number of queries, size of a head.
+        k: Keys, (B, N, T, H), with the number of keys T.
+    """
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(max(q.type.shape[-1], 1))
     product = node.call("MatMul", q, node.call("Transpose", k, perm=[0, 1, 3, 2]))
     return node.call("Mul", product, np.float32(scale))
@@ -146,9 +152,14 @@ def refuse(node: OnnxNode, inputs: Sequence[int], attributes: Sequence[str], wha
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Queries (B, N, S, H), and keys and values of the new tokens, each (B, N, L, H).
+    """The queries of an attention layer, and the keys and values of the new tokens.
 
     B is the batch, N the number of heads, S and L the numbers of tokens, H the size of a head.
+
+    Attributes:
+        q: Queries, (B, N, S, H).
+        k: Keys, (B, N, L, H).
+        v: Values, (B, N, L, H).
     """
 
     q: Value
@@ -185,10 +196,13 @@ def attend_with_past(
 ) -> Sequence[Value | None]:
     """Add attention to the keys and values of earlier calls and of this call.
 
+    B is the batch, N the number of heads, H the size of a head, P the number of earlier tokens, and T that of all
+    tokens.
+
     Args:
         node: The node that is imported.
         new: Queries, and the keys and values of this call.
-        past: Keys and values of earlier calls, (2, B, N, P, H) with P earlier tokens; None if there are none.
+        past: Keys and values of earlier calls, (2, B, N, P, H); None if there are none.
         mask: Index of the input that holds the mask.
         bias: Terms that are added to the scores; None for no terms.
 
@@ -316,10 +330,10 @@ def _part(node: OnnxNode, index: int, start: int, end: int) -> Value | None:
 
 @dataclass(frozen=True)
 class KeyValueCache:
-    """The position in a cache at which the keys of new tokens are written.
+    """The position in a cache of keys and values at which those of new tokens are written.
 
     Attributes:
-        past: Number of keys that are cached already: an int, or a value of shape (B,).
+        past: Number of keys that are cached already: an int, or a value of shape (B,) for a batch B.
         keys: Capacity of the cache in keys.
     """
 

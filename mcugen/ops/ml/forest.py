@@ -100,6 +100,12 @@ class Forest:
     def of(splits: Sequence[Split], roots: Sequence[int], leaves: Sequence[Leaf], targets: int) -> Forest:
         """Return a forest from nodes in any order.
 
+        Args:
+            splits: The inner nodes.
+            roots: Root of each tree: a node, or a leaf l as ~l.
+            leaves: The leaves, each with pairs of target and weight.
+            targets: Number of results of the forest.
+
         Raises:
             Refusal: A child does not exist, or the nodes form a cycle.
         """

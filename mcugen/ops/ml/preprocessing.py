@@ -192,7 +192,7 @@ class Translate(Operator):
     of_nan: float = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the input's shape in the type of the values."""
+        """Return the output's type: the input's shape with the element type of the values."""
         x, _, values = required(inputs)
         return (TensorType(x.shape, values.dtype),)
 

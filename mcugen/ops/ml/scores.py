@@ -77,7 +77,7 @@ def ints(node: OnnxNode, key: str) -> tuple[int, ...]:
 
 
 def float32_constant(node: OnnxNode, suffix: str, values: object) -> Value:
-    """Add a float32 constant to the graph, named after the node with `suffix`, and return it."""
+    """Add a float32 constant with these values to the graph, named after the node with `suffix`, and return it."""
     return node.constant(suffix, np.asarray(values, np.float32))
 
 
@@ -85,7 +85,14 @@ def float32_constant(node: OnnxNode, suffix: str, values: object) -> Value:
 
 
 class Threshold(Elementwise):
-    """y = `above` where x > `limit`, else `below`."""
+    """y = `above` where x > `limit`, else `below`.
+
+    Attributes:
+        limit: The limit.
+        above: Result for elements that exceed the limit.
+        below: Result for all other elements.
+        to: Element type of the result.
+    """
 
     mnemonic: ClassVar[str] = "threshold"
     limit: float = 0.0
@@ -159,20 +166,35 @@ class Classes:
         return node.graph.add(op, inputs, origin, names=[name]).output
 
     def at(self, node: OnnxNode, position: Value) -> Value:
-        """Return the labels of classes, given a tensor [N] of class indices."""
+        """Return the labels of classes, given a tensor of class indices.
+
+        Args:
+            node: Node that is imported.
+            position: Indices of classes, [N].
+        """
         if self.labels == tuple(range(len(self))):
             return position
         return self.emit(node, TableEntry(), position, node.constant("classes", np.asarray(self.labels, np.int64)))
 
     def top(self, node: OnnxNode, scores: Value) -> Value:
-        """Return the label of each row's greatest score, the first one on ties."""
+        """Return the label of each row's greatest score, the first one on ties, [N].
+
+        Args:
+            node: Node that is imported.
+            scores: Scores, [N, classes].
+        """
         if scores.type.shape[1] > len(self):
             counts = f"{scores.type.shape[1]} scores, {len(self)} classes"
             raise Refusal(f"{node.op_type}: each score must have a class", counts, "repair the model")
         return self.at(node, self.top_position(node, scores))
 
     def top_position(self, node: OnnxNode, scores: Value) -> Value:
-        """Return the index of each row's greatest score, [N]."""
+        """Return the index of each row's greatest score, the first one on ties, [N].
+
+        Args:
+            node: Node that is imported.
+            scores: Scores, [N, classes].
+        """
         position = self.emit(node, Arg("max", 1), scores, suffix="position")
         return self.emit(node, Reshape(scores.type.shape[:1]), position, suffix="top")
 
@@ -207,7 +229,14 @@ def of_scores(node: OnnxNode) -> OnnxNode:
 
 
 def pair(node: OnnxNode, score: Value, factors: tuple[float, float], terms: tuple[float, float]) -> Value:
-    """Return the scores [N, 2] of two classes from one score [N, 1]: factor · score + term for each class."""
+    """Return the scores [N, 2] of two classes, each computed from one score as factor · score + term.
+
+    Args:
+        node: Node that is imported.
+        score: The score, [N, 1].
+        factors: Factor of each class.
+        terms: Term of each class.
+    """
     both = node.emit(Binary("Mul"), score, float32_constant(node, "factors", [factors]), suffix="pair")
     if not any(terms):
         return both
@@ -280,7 +309,7 @@ def _softmax_zero(node: OnnxNode, x: Value) -> Value:
 
 
 class ProbitLog(Elementwise):
-    """y = log((1 − t)(1 + t)) with t = 2x − 1, the first step of `Probit`."""
+    """y = log((1 − t)(1 + t)) with t = 2x − 1: the intermediate result from which `Probit` computes erf⁻¹(t)."""
 
     mnemonic: ClassVar[str] = "probit_log"
 

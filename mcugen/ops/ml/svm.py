@@ -140,7 +140,7 @@ class PairwiseDecisions(Operator):
         return (TensorType((k.shape[0], rho.count)),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute pair by pair in float64; the C kernel uses compensated summation instead."""
+        """Compute the decision values pair by pair in float64; the C kernel uses compensated summation instead."""
         k, c, rho, first = (a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays)
         own = [slice(a, b) for a, b in pairwise(first.tolist())]
         columns = [k[:, own[i]] @ c[j - 1, own[i]] + k[:, own[j]] @ c[i, own[j]] for i, j in _pairs(len(own))]
@@ -161,6 +161,9 @@ class VoteWinner(Operator):
     """y[n] = the class with most votes in row n of pairwise decision values; the first one on ties.
 
     In the decision value of a pair (i, j), class i gets the vote if the value is positive, else class j.
+
+    Attributes:
+        classes: Number of classes.
     """
 
     mnemonic: ClassVar[str] = "svm_winner"
@@ -172,7 +175,7 @@ class VoteWinner(Operator):
         return (TensorType(x.shape[:1], DType.INT64),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Count the votes and return the class with most of them."""
+        """Compute the output in numpy: count the votes of each row, and return the class with most of them."""
         (x,) = arrays
         votes = np.zeros((len(x), self.classes), np.int64)
         for column, (i, j) in enumerate(_pairs(self.classes)):
@@ -190,9 +193,12 @@ class VoteWinner(Operator):
 class Coupling(Operator):
     """Class probabilities from pairwise probabilities, by the second method of Wu, Lin and Weng (as in libsvm).
 
-    The inputs are the pairwise decision values [N, pairs], and the parameters a and b of Platt's sigmoid by pair.
-    The iteration stops as early as libsvm's, because its steps are part of the result. ROUNDS is the largest number
-    of iterations.
+    The inputs are the pairwise decision values [N, pairs], and the parameters a and b of Platt's sigmoid by pair. The
+    iteration stops as early as libsvm's, because its steps are part of the result. ROUNDS is the largest number of
+    iterations.
+
+    Attributes:
+        classes: Number of classes.
     """
 
     mnemonic: ClassVar[str] = "svm_coupling"

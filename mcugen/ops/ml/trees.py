@@ -86,7 +86,7 @@ class Trees(Operator):
         return (TensorType((x.shape[0], self.forest.targets), x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Walk each tree for each row, and combine the weights."""
+        """Compute the output in numpy: walk each tree for each row, and combine the weights of the leaves."""
         (x,) = arrays
         reached = self.forest.walk(x)
         combine = {"MIN": np.minimum, "MAX": np.maximum}.get(self.aggregate, np.add)
