@@ -13,7 +13,7 @@ from mcugen.core.options import DIVERGED_DB
 from mcugen.hir.layer_names import shorten_name
 from mcugen.hir.types import Array
 
-REQUESTED_REAL, NO_INTEGER_FORM, BETWEEN_FLOAT_LAYERS = "as wanted", "no integer form", "between float layers"
+REQUESTED_REAL, NO_INTEGER_FORM, BETWEEN_FLOAT_LAYERS = "as requested", "no integer form", "between float layers"
 """Reasons, shown in reports, why a layer stays in float32: the user's option, its operator, or its neighbors."""
 UNEQUAL_RANGES = "its parts' ranges differ too much for one scale"
 """Reason, shown in reports, for a layer in float32: the ranges of its inputs differ too much."""

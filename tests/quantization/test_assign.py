@@ -36,7 +36,7 @@ def test_every_node_of_a_convolutional_network_is_an_integer_node() -> None:
 def test_a_layer_stays_float_if_wanted() -> None:
     assignment = placed(conv_net(), {"pointwise": DType.FLOAT32})
     assert assignment.precision["pointwise"] is DType.FLOAT32
-    assert assignment.reasons == {"pointwise": "as wanted"}
+    assert assignment.reasons == {"pointwise": "as requested"}
     assert assignment.dtypes["pointwise"] is DType.INT8  # the sum reads it in integers
     assert assignment.precision["sum"] is DType.INT8
 
@@ -142,5 +142,5 @@ def test_integers_of_the_model_are_left_alone() -> None:
 def test_what_moves_data_is_float_if_wanted() -> None:
     spans = {"score": 1.0, "place": 2.0, "cat": 2.0}
     assignment = placed(concatenation(computed=True), {"cat": DType.FLOAT32}, spans)
-    assert assignment.precision["cat"] is DType.FLOAT32 and assignment.reasons == {"cat": "as wanted"}
+    assert assignment.precision["cat"] is DType.FLOAT32 and assignment.reasons == {"cat": "as requested"}
     assert assignment.precision["y"] is DType.INT8 and not joined(assignment, "place", "score")

@@ -157,7 +157,7 @@ def test_tensors_have_the_widest_type_around(wanted: dict[str, DType], types: di
     assert shares(found, "a", "p") and not shares(found, "p", "y")
     assert found.precision["p"] is types["p"]
     assert {name: found.precision[name] for name in wanted} == wanted
-    assert found.reasons == {name: "as wanted" for name, dtype in wanted.items() if dtype is FLOAT32}
+    assert found.reasons == {name: "as requested" for name, dtype in wanted.items() if dtype is FLOAT32}
     assert {name for group in found.groups for name in group} == found.dtypes.keys()
 
 

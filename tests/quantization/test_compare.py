@@ -72,7 +72,7 @@ def test_damage_is_found_where_it_is() -> None:
 def test_float_layers_are_named_with_the_reason() -> None:
     made = quantizer_of(conv_net()).quantize({"logits": DType.FLOAT32})
     found = compare_layers(made, normal_samples(conv_net(), 2))
-    assert ("Gemm_logits", "as wanted") in [(layer.name, layer.reason) for layer in found.in_float]
+    assert ("Gemm_logits", "as requested") in [(layer.name, layer.reason) for layer in found.in_float]
     logits = next(layer for layer in found.layers if layer.name == "Gemm_logits")
     assert (logits.precision, logits.low, logits.clipped, logits.weights_sqnr_db) == ("float32", None, None, None)
     assert logits.sqnr_db is not None

@@ -39,7 +39,7 @@ def test_a_model_all_in_int8_names_none() -> None:
 @pytest.mark.parametrize("precision", ["float32", "int16"])
 def test_layers_that_were_asked_for_are_named(precision: str) -> None:
     found = named_by(conv_net(), relu=precision, logits=precision)
-    asked = {name: each for name, each in found.items() if "as wanted" in each.reason}
+    asked = {name: each for name, each in found.items() if "as requested" in each.reason}
     assert {"Gemm_logits"} <= set(asked)
     assert all(each.precision == precision and "--layer" in each.remedy for each in asked.values())
 

@@ -107,6 +107,6 @@ def test_what_stays_float_is_named(tmp_path: Path) -> None:
     common = ("--calibration", SAMPLES, "--layer", "/pool/GlobalAveragePool_output_0=float32")
     done = mcugen("quantize", FLOAT, *common, "-o", tmp_path / "digits.onnx")
     assert "precision int8 by 100 samples, 1 operator in float32" in " ".join(done.err.split())
-    named = "computed in float32: '/pool/GlobalAveragePool_output_0'; as wanted; leave out its --layer"
+    named = "computed in float32: '/pool/GlobalAveragePool'; as requested; leave out its --layer"
     assert named in " ".join(done.err.split())
     assert not mcugen("quantize", FLOAT, *common, "-o", tmp_path / "digits.onnx", "--quiet").err
