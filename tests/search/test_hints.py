@@ -105,7 +105,10 @@ def test_small_inputs_and_small_shares_are_not_worth_a_word():
     assert not hints(compile_model(convolutions(side=8, channels=3), H7, BALANCED), "--integer-io")
     net = Net()
     x = net.fake(net.input("x", 1, 3, 32, 32), 0.05, 0)
-    net.output(net.fake(net.op("Conv", x, net.dequantize(net.const(np.ones((16, 3, 1, 1)), np.int8), 0.01)), 0.1, 0))
+    for out, channels in ((64, 3), (4, 64)):
+        weights = net.dequantize(net.const(np.ones((out, channels, 1, 1)), np.int8), 0.01)
+        x = net.fake(net.op("Conv", x, weights), 0.1, 0)
+    net.output(x)
     assert not hints(compile_model(net.model(), H7, BALANCED), "--integer-io")
 
 
