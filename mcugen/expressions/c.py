@@ -28,6 +28,17 @@ class Binding(IntEnum):
     """Precedence of C operators; operators with a higher value bind more tightly.
 
     Comparisons, bit operations and shifts are not nested without parentheses, because compilers warn about that.
+
+    Attributes:
+        SELECT: The conditional operator ?:.
+        OR: Logical OR.
+        AND: Logical AND.
+        BITS: Bit operations and shifts.
+        COMPARE: Comparisons.
+        SUM: Additions and subtractions.
+        PRODUCT: Multiplications, divisions and remainders.
+        PREFIX: Unary operators and conversions.
+        WHOLE: Names, numbers, calls and indexing, which never need parentheses.
     """
 
     SELECT = 0
@@ -48,7 +59,7 @@ _BINDING |= dict.fromkeys("*/%", Binding.PRODUCT) | dict.fromkeys(("&", "|", "^"
 def c_text(expression: Expression, outer: Binding = Binding.OR) -> str:
     """Return the C text of an expression that is an operand of an operator with precedence `outer`.
 
-    It is in parentheses if its own precedence is lower than `outer`.
+    The text is in parentheses if its own precedence is lower than `outer`.
     """
     text, binding = _text(expression)
     return text if binding >= outer else f"({text})"

@@ -13,12 +13,18 @@ MAX_UNROLLED_OPERATIONS = 15
 
 
 def operations(expression: Expression) -> int:
-    """Return the number of operations that the C text of an expression computes; a repeated part counts each time."""
+    """Return the number of operations that the C text of an expression computes; a repeated part counts each time.
+
+    Names, numbers and parameters do not count.
+    """
     free = (Argument, Constant, Parameter, Shared, Table)
     return sum(not isinstance(part, free) for part in parts(expression))
 
 
 def is_short(expressions: Sequence[Expression]) -> bool:
-    """Return whether a loop over these expressions is worth unrolling: few operations and no long functions."""
+    """Return whether a loop that computes these expressions is worth unrolling.
+
+    It has few operations, and calls no functions that take more than a few instructions.
+    """
     calls = [part for e in expressions for part in parts(e) if isinstance(part, CallExpression)]
     return all(c.function.is_quick for c in calls) and sum(map(operations, expressions)) <= MAX_UNROLLED_OPERATIONS

@@ -31,7 +31,7 @@ from mcugen.expressions.nodes import (
 
 
 class NoDerivative(Exception):
-    """Raised for a function without a derivative rule; the argument is its name."""
+    """Error that an expression calls a function without a derivative rule; the argument is the function's name."""
 
 
 def derivative(e: Expression, by: Argument) -> Expression | None:
@@ -69,7 +69,12 @@ def derivative(e: Expression, by: Argument) -> Expression | None:
 
 
 def substituted(e: Expression, values: Mapping[Expression, Expression]) -> Expression:
-    """Return a copy of an expression in which each subexpression that is a key of `values` is replaced by the entry."""
+    """Return a copy of an expression in which subexpressions are replaced.
+
+    Args:
+        e: The expression.
+        values: The replacement of each subexpression that is to be replaced.
+    """
     if e in values:
         return values[e]
     if isinstance(e, CallExpression):

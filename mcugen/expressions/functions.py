@@ -36,7 +36,7 @@ class Function:
     is_monotone: bool = False
 
     def name(self, dtype: DType) -> str:
-        """Return the C name for arguments of this type."""
+        """Return the function's C name for arguments of this type."""
         return self.double if dtype is DType.FLOAT64 and self.double else self.symbol
 
     def header(self, dtype: DType) -> str:

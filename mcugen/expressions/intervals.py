@@ -28,7 +28,7 @@ from mcugen.hir.types import Array, Bounds, DType
 
 
 def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | None:
-    """Return arrays of the smallest and the largest values of an expression; None if no bounds are known.
+    """Return the smallest and the largest values of an expression, as two arrays; None if no bounds are known.
 
     Args:
         expression: The expression.

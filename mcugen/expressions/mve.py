@@ -32,7 +32,7 @@ def load(dtype: DType, pointer: str) -> str:
     """Return the C intrinsic call that reads four adjacent elements from a pointer and widens them to 32 bits.
 
     Args:
-        dtype: Type of the elements.
+        dtype: Type of the elements in memory.
         pointer: C expression of the pointer.
     """
     size, tag = _ACCESS[dtype]
@@ -42,7 +42,11 @@ def load(dtype: DType, pointer: str) -> str:
 def load_few(dtype: DType, pointer: str) -> str:
     """Return the C intrinsic call that loads only the elements selected by the C predicate variable `few`.
 
-    The other lanes become 0. The arguments are those of `load`.
+    The other lanes become 0.
+
+    Args:
+        dtype: Type of the elements in memory.
+        pointer: C expression of the pointer.
     """
     size, tag = _ACCESS[dtype]
     return f"vldr{size}q_z_{tag}({pointer}, few)"
@@ -61,7 +65,12 @@ def store(dtype: DType, pointer: str, value: str) -> tuple[str, str]:
 
 
 def spread(dtype: DType, value: str) -> str:
-    """Return the C intrinsic call that fills all four lanes of a vector with the C expression `value`."""
+    """Return the C intrinsic call that fills all four lanes of a vector with one scalar.
+
+    Args:
+        dtype: Type of the scalar.
+        value: C expression of the scalar.
+    """
     return f"vdupq_n_{_ACCESS[dtype][1]}({value})"
 
 

@@ -19,19 +19,19 @@ Operand = Union["Expression", int, float]
 
 
 class Expression(FrozenByPosition):
-    """An expression that computes one value of type `dtype`; immutable and compared by value.
+    """Base class of typed scalar expressions, which compute one value; they are immutable and compared by value.
 
-    Its properties depend on all its operands and are computed once.
+    Properties depend on all operands and are computed once.
     """
 
     @cached_property
     def dtype(self) -> DType:
-        """Return the type of the value."""
+        """Return the type of the expression's value."""
         return _dtype(self)
 
     @cached_property
     def operands(self) -> tuple[Expression, ...]:
-        """Return the expressions that this one is computed from."""
+        """Return the subexpressions that this expression is computed from directly."""
         if isinstance(self, CallExpression):
             return self.arguments
         return tuple(value for value in vars(self).values() if isinstance(value, Expression))
@@ -111,14 +111,25 @@ class Expression(FrozenByPosition):
 
 
 class Constant(Expression):
-    """A number that is written into the code of a kernel, because all layers that use the kernel share it."""
+    """A number that is written into the code of a kernel, because all layers that use the kernel share it.
+
+    Attributes:
+        value: The number.
+        type: Type of the number.
+    """
 
     value: float
     type: DType
 
 
 class Parameter(Expression):
-    """A number of one layer, which is passed at run time: layers that differ only in it share one kernel."""
+    """A number of one layer, which is passed at run time: layers that differ only in it share one kernel.
+
+    Attributes:
+        name: C name of the parameter.
+        value: The number.
+        type: Type of the number.
+    """
 
     name: str
     value: float
@@ -126,10 +137,13 @@ class Parameter(Expression):
 
 
 class Argument(Expression):
-    """An element of an input, or an earlier result, by its C name.
+    """An element of an input, or an earlier result, which the C code has in a variable.
 
-    Integer arithmetic with it wraps, unless it is `exact`, as quantized values are: their arithmetic is known not
-    to overflow.
+    Attributes:
+        name: C name of the variable.
+        type: Type of the value.
+        exact: Whether integer arithmetic with the value is known not to overflow, as for quantized values; otherwise,
+            it wraps.
     """
 
     name: str
@@ -138,28 +152,49 @@ class Argument(Expression):
 
 
 class Table(Expression):
-    """A lookup table: an input that is read at computed indices; its type is that of an entry."""
+    """A lookup table: an input that is read at computed indices.
+
+    Attributes:
+        name: C name of the array.
+        type: Type of an entry.
+    """
 
     name: str
     type: DType
 
 
 class Entry(Expression):
-    """The entry of a table at an index."""
+    """The entry of a lookup table at an index.
+
+    Attributes:
+        table: The table.
+        index: The index, from 0.
+    """
 
     table: Expression
     index: Expression
 
 
 class UnaryExpression(Expression):
-    """A unary operation on one operand: negation (-), bitwise complement (~) or logical negation (!)."""
+    """A unary operation on one operand.
+
+    Attributes:
+        operator: "-" (negation), "~" (bitwise complement) or "!" (logical negation).
+        operand: The operand.
+    """
 
     operator: str
     operand: Expression
 
 
 class BinaryExpression(Expression):
-    """Arithmetic (+ - * / %), bit operations (& | ^) or shifts (<< >>); integer division truncates toward 0."""
+    """An arithmetic operation, bit operation or shift of two operands.
+
+    Attributes:
+        operator: One of + - * / % & | ^ << >>; integer division truncates toward 0.
+        left: The left operand.
+        right: The right operand.
+    """
 
     operator: str
     left: Expression
@@ -167,9 +202,14 @@ class BinaryExpression(Expression):
 
 
 class Compare(Expression):
-    """A comparison (< <= > >= == !=) or a logical operation (&& ||) of `left` and `right`; the type is bool.
+    """A comparison or a logical operation of two operands; the type is bool.
 
     With NaN, only != is true.
+
+    Attributes:
+        operator: One of < <= > >= == != && ||.
+        left: The left operand.
+        right: The right operand.
     """
 
     operator: str
@@ -178,7 +218,13 @@ class Compare(Expression):
 
 
 class Select(Expression):
-    """A conditional expression: `yes` where the condition holds, else `no`."""
+    """A conditional expression.
+
+    Attributes:
+        condition: The condition.
+        yes: The value where the condition holds.
+        no: The value where it does not hold.
+    """
 
     condition: Expression
     yes: Expression
@@ -186,21 +232,35 @@ class Select(Expression):
 
 
 class Convert(Expression):
-    """A conversion to type `to` as in C: integers wrap, reals (which must fit) truncate, a bool is x ≠ 0."""
+    """A conversion to another type as in C: integers wrap, reals (which must fit) truncate, a bool is x ≠ 0.
+
+    Attributes:
+        to: The type of the result.
+        operand: The expression to convert.
+    """
 
     to: DType
     operand: Expression
 
 
 class CallExpression(Expression):
-    """A call of a function of the C library or of mcugen.h."""
+    """A call of a function of the C library or of mcugen.h.
+
+    Attributes:
+        function: The function.
+        arguments: Its arguments, in order.
+    """
 
     function: Function
     arguments: tuple[Expression, ...]
 
 
 class Shared(Expression):
-    """A subexpression that occurs several times in an expression and that the C code computes only once."""
+    """A subexpression that occurs several times in an expression and that the C code computes only once.
+
+    Attributes:
+        operand: The subexpression.
+    """
 
     operand: Expression
 
@@ -233,14 +293,19 @@ def promoted_type(*dtypes: DType) -> DType:
 
 
 def unsigned_of(dtype: DType) -> DType:
-    """Return the unsigned type for wrapping arithmetic: at least 32 bits, since C promotes narrower types to int."""
+    """Return the unsigned type in which wrapping arithmetic on integers of type `dtype` is computed.
+
+    It has at least 32 bits, since C promotes narrower types to int.
+    """
     return DType.UINT64 if dtype.nbytes == 8 else DType.UINT32
 
 
 def as_expression(value: Operand, like: DType) -> Expression:
-    """Return a number as a constant expression: of type `like` if that is a float type, else of C's int.
+    """Return a number as a constant expression; an expression is returned unchanged.
 
-    An expression is returned unchanged.
+    Args:
+        value: The number or expression.
+        like: Type of the other operand: the constant has this type if it is a float type, else C's int.
     """
     if isinstance(value, Expression):
         return value
@@ -293,6 +358,11 @@ def select(condition: Expression, yes: Operand, no: Operand) -> Expression:
 
 
 def call(function: Function, *arguments: Operand) -> Expression:
-    """Return a function call; numbers become constants of the first expression's type."""
+    """Return an expression that calls a function.
+
+    Args:
+        function: The function.
+        *arguments: Its arguments; numbers become constants of the first expression's type.
+    """
     like = next(a.dtype for a in arguments if isinstance(a, Expression))
     return CallExpression(function, tuple(as_expression(a, like) for a in arguments))

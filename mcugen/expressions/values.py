@@ -71,7 +71,7 @@ _COMPARE: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 def evaluate(expression: Expression, arrays: Mapping[str, Array]) -> Array:
-    """Return the values of an expression as an array.
+    """Return the values of an expression as an array, with the results of the generated C code.
 
     Args:
         expression: The expression.
@@ -81,10 +81,13 @@ def evaluate(expression: Expression, arrays: Mapping[str, Array]) -> Array:
 
 
 class Evaluator:
-    """An evaluator of one expression for many inputs.
+    """An evaluator of one expression for many inputs, with the results of the generated C code.
 
     Data that depend only on the expression are prepared once. Subexpressions that occur several times are computed once
     per input.
+
+    Args:
+        expression: The expression.
     """
 
     def __init__(self, expression: Expression) -> None:
@@ -115,7 +118,14 @@ def _parts(e: Expression, parts: dict[int, Expression]) -> dict[int, Expression]
 
 
 def apply(e: Expression, *operands: Array) -> Array:
-    """Return the values of the topmost operation of `e`, given the values of its operands, in the types that C uses."""
+    """Return the values of the topmost operation of `e`, given the values of its operands.
+
+    They are computed in the types that C uses.
+
+    Args:
+        e: The expression; only its topmost operation is computed.
+        *operands: Values of the expression's operands, in order.
+    """
     return _function(e)(*operands)
 
 
@@ -155,7 +165,10 @@ def _typed(function: Callable[[Array, Array], Array], dtype: np.dtype[Any]) -> C
 
 
 def to_compute_type(dtype: DType, array: Array) -> Array:
-    """Convert an array of elements of type `dtype` to the numpy type in which expressions compute with them."""
+    """Convert an array of elements of type `dtype` to the numpy type in which expressions compute with them.
+
+    Integers that do not wrap are computed in int64.
+    """
     return array.astype(_working(dtype), copy=False)
 
 

@@ -59,10 +59,10 @@ class SizedModel(Protocol):
 
     @property
     def outputs(self) -> Mapping[str, Shape]:
-        """Return the shapes of the model's outputs before optimization, by their public names."""
+        """Return the shapes of the model's outputs before optimization, by the outputs' public names."""
 
     def lower(self) -> Program:
-        """Lower the model, and return the program without a memory plan."""
+        """Lower the model to a program of the low-level IR, without a memory plan."""
 
 
 Build = Callable[[Sizes], SizedModel]
@@ -256,7 +256,7 @@ def difference(program: Program, other: Program) -> str:
     """Describe the first difference between two programs, except in values of parameters and in shapes.
 
     Returns:
-        A phrase for an error message; "" if the programs differ in parameters and shapes only.
+        A phrase for an error message; "" if the programs differ in nothing else.
     """
     titles = titles_of(program)
     if len(program.instrs) != len(other.instrs) or [i.kernel for i in program.instrs] != [

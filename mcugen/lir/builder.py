@@ -18,7 +18,7 @@ from mcugen.lir.rows import READ_ROWS_KERNEL, ReadRowsParams
 
 
 class Builder:
-    """A builder of a Program, which creates the buffer of each value on first use.
+    """A builder of a Program, which creates the buffer of each value of the graph on first use.
 
     Args:
         program: The program that instructions are appended to.
@@ -87,18 +87,19 @@ class Builder:
         return self._buffers[value]
 
     def operands(self, node: Node, *inputs: str, outputs: Sequence[str] = ("y",)) -> dict[str, Buffer]:
-        """Return the buffers of a node's operands by role: the name of the kernel parameter that each is passed as.
+        """Return the buffers of a node's inputs and outputs, by the names of the kernel's operands.
 
         Args:
             node: The node.
-            inputs: Roles of the node's inputs, in order. Absent optional inputs are left out of the result.
-            outputs: Roles of the node's outputs, in order.
+            inputs: Names of the operands for the node's inputs, in order. Absent optional inputs are left out of the
+                result.
+            outputs: Names of the operands for the node's outputs, in order.
         """
         values = (*zip(inputs, node.inputs, strict=False), *zip(outputs, node.outputs, strict=False))
         return {role: self.buffer(value) for role, value in values if value is not None}
 
     def placed(self, value: Value) -> Buffer | None:
-        """Return the buffer of a value, or None if none has been created for it yet; none is created."""
+        """Return the buffer of a value, or None if none has been created for the value yet; none is created."""
         return self._buffers.get(value)
 
     def alias(self, value: Value, of: Value) -> None:
@@ -138,7 +139,8 @@ class Builder:
     def growing_const(self, name: str, data: Array) -> Buffer:
         """Return a buffer in flash that begins with the elements of a one-dimensional constant.
 
-        If one such constant is a prefix of another one, both share the buffer of the longer one.
+        If a constant of an earlier call is a prefix of this one, or the other way round, both share the buffer of the
+        longer one.
         """
         for buffer in self._growing:
             assert buffer.data is not None
@@ -195,7 +197,7 @@ class Builder:
         case: int | None = None,
         overlaps: Sequence[Overlap] = (),
     ) -> None:
-        """Append the marker instruction that begins or ends a block.
+        """Append a marker instruction, which begins or ends a block (such as a loop or a branch).
 
         Args:
             node: The node that the block belongs to.
@@ -243,7 +245,7 @@ class Builder:
             node: Node that the move belongs to.
             source: Buffer to read.
             target: Buffer to write.
-            note: Description of the move in listings.
+            note: Description of the move in listings of the program.
             part: Bytes to copy; None copies from the start of both buffers as many bytes as the smaller one has.
             stays: Whether the copy must be executed even if both could have the same address.
         """
@@ -267,7 +269,7 @@ class Builder:
         self.call(node, call).stays = stays
 
     def read_rows(self, node: Node, value: Value, first: Buffer, target: Buffer, rows: int, axis: int) -> None:
-        """Append an instruction that calls back the caller to write the next rows of a model input to a buffer.
+        """Append an instruction that calls a function of the user's to write the next rows of an input to a buffer.
 
         The input then has no memory of its own.
 

@@ -13,7 +13,7 @@ from mcugen.lir.program import MOVE
 
 
 class MoveParams(Params):
-    """Kernel parameters of a move: the number of bytes, and the byte offsets of the moved part.
+    """Kernel parameters of a move (a copy of bytes): the number of bytes, and the offsets of the moved part.
 
     A move of whole buffers has no offsets.
     """
@@ -24,16 +24,19 @@ class MoveParams(Params):
 
 
 class MoveOptions(Options):
-    """Template options of a move: whether it moves bytes within one buffer."""
+    """Template options of a move (a copy of bytes): whether it moves bytes within one buffer."""
 
     within: Annotated[bool, "whether x and y are one buffer, whose parts may overlap"]
 
 
 @dataclass(frozen=True)
 class CopyRange:
-    """The bytes that a move copies: offsets in source and target in bytes, and their number.
+    """The bytes that a move copies from one buffer to another.
 
-    If `nbytes` is None, all bytes behind the offsets are copied, as far as both buffers have them.
+    Attributes:
+        source_offset: Bytes of the source before the part that is read.
+        target_offset: Bytes of the target before the part that is written.
+        nbytes: Number of bytes to copy; None: all bytes behind the offsets, as far as both buffers have them.
     """
 
     source_offset: int = 0
@@ -52,7 +55,7 @@ MOVE_KERNEL = Kernel(
 
 
 class Offsets(Params):
-    """Offsets of the first element that a copy reads in x and writes in y, in elements, and their growth in a loop."""
+    """Kernel parameters of a copy: the first elements that it reads in x and writes in y, and their change in loops."""
 
     x_offset: Annotated[int, "elements of x before the first that is read"]
     y_offset: Annotated[int, "elements of y before the first that is written"]
@@ -61,7 +64,7 @@ class Offsets(Params):
 
 
 class CopyWalk(ByAxis):
-    """Kernel parameters of a copy's nested loops: iterations, and strides in x and y in elements, innermost last."""
+    """Kernel parameters of a copy's nested loops, innermost last: iterations, and strides in x and y in elements."""
 
     d: Annotated[Mapping[str, int], "trips of this loop"]
     x_s: Annotated[Mapping[str, int], "elements of x from trip to trip; 0: the same again"]
@@ -69,13 +72,13 @@ class CopyWalk(ByAxis):
 
 
 class CopiedRunParams(Params):
-    """Kernel parameter of the copy kernel where it copies contiguous runs of elements: the bytes of one run."""
+    """Kernel parameter of a copy of contiguous runs of elements: the bytes of one run."""
 
     run: Annotated[int | None, "bytes that lie together"] = None
 
 
 class CopyOptions(Options):
-    """Template options of a copy: number of loops, element type, and whether it copies contiguous runs."""
+    """Template options of a copy: number of nested loops, element type, and whether it copies contiguous runs."""
 
     rank: Annotated[int, "loops"]
     contiguous: Annotated[bool, "whether runs are copied instead of elements"]

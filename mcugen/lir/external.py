@@ -11,11 +11,12 @@ from mcugen.lir.state import copy_of
 
 
 def lend_buffers(program: Program) -> None:
-    """Make the inputs and outputs of a program lie in the caller's buffers (Space.GIVEN and Space.TAKEN), in place.
+    """Move the inputs and outputs of a program from the arena to the caller's buffers, in place (zero-copy).
 
-    A streamed input, which has no memory, stays as it is. An output that shares its buffer with an input, a state, a
-    constant or another output gets a buffer of its own, to which it is copied at the end. Moves of a whole input or to
-    a whole output are removed, so that layers read and write the caller's buffers directly.
+    Their buffers then have Space.GIVEN and Space.TAKEN. A streamed input, which has no memory, stays as it is. An
+    output that shares its buffer with an input, a state, a constant or another output gets a buffer of its own, to
+    which it is copied at the end. Moves of a whole input or to a whole output are removed, so that layers read and
+    write the caller's buffers directly.
     """
     for endpoint in program.inputs:
         if endpoint.buffer.space is Space.INPUT:

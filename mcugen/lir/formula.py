@@ -21,14 +21,20 @@ Number = int | float
 
 @dataclass(frozen=True)
 class Atom:
-    """An integer factor of a formula: (size of `symbol` + add) // divide."""
+    """An integer factor of a formula: (size + add) // divide, where the size is known at run time only.
+
+    Attributes:
+        symbol: Name of the size.
+        add: Number that is added to the size.
+        divide: Divisor; the quotient is rounded down.
+    """
 
     symbol: str
     add: int = 0
     divide: int = 1
 
     def at(self, sizes: Sizes) -> int:
-        """Return the formula's value for given run-time sizes."""
+        """Return the factor's value for given values of the run-time sizes."""
         return (sizes[self.symbol] + self.add) // self.divide
 
 
@@ -42,12 +48,16 @@ def _product(atoms: Monomial, sizes: Sizes) -> int:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A formula with an integer value: the sum of products of atoms, each times an integer coefficient."""
+    """A formula with an integer value: a sum of products of factors that depend on run-time sizes.
+
+    Attributes:
+        terms: For each term, its integer coefficient and the atoms (factors) that it is multiplied by.
+    """
 
     terms: tuple[tuple[int, Monomial], ...]
 
     def at(self, sizes: Sizes) -> int:
-        """Return the formula's value for given run-time sizes."""
+        """Return the formula's value for given values of the run-time sizes."""
         return sum(factor * _product(atoms, sizes) for factor, atoms in self.terms)
 
     def magnitude(self, sizes: Sizes) -> int:
@@ -63,27 +73,38 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Quotient:
-    """A formula with a real value: numerator / denominator; its C type (float or double) is that of the numerator."""
+    """A formula with a real value: a constant divided by a polynomial of run-time sizes.
+
+    Attributes:
+        numerator: The constant; the formula's C type, float or double, is that of the numerator.
+        denominator: The polynomial.
+    """
 
     numerator: float
     denominator: Polynomial
 
     def at(self, sizes: Sizes) -> float:
-        """Return the value for given sizes; NaN for a denominator of 0."""
+        """Return the formula's value for given values of the run-time sizes; NaN for a denominator of 0."""
         below = self.denominator.at(sizes)
         return type(self.numerator)(self.numerator / below) if below else math.nan
 
 
 @dataclass(frozen=True)
 class ValueTable:
-    """A formula as a table: the value for each size of `symbol` from `low` on."""
+    """A formula as a table of its values for all values of one run-time size.
+
+    Attributes:
+        symbol: Name of the size.
+        low: Value of the size for the table's first entry.
+        values: The formula's values for the sizes low, low + 1, …
+    """
 
     symbol: str
     low: int
     values: tuple[Number, ...]
 
     def at(self, sizes: Sizes) -> Number:
-        """Return the formula's value for given run-time sizes."""
+        """Return the formula's value for given values of the run-time sizes."""
         return self.values[sizes[self.symbol] - self.low]
 
 
@@ -93,10 +114,15 @@ Formula = Polynomial | Quotient | ValueTable
 
 @dataclass(frozen=True)
 class Symbol:
-    """A size that is known only at run time, from `low` to `high`, both included.
+    """A size that is known only at run time, such as the length of a sequence.
 
-    It is an argument of the run function, unless `output` is given: then the model computes the size, and `output` is
-    the name of the model output whose only element it is.
+    It is an argument of the run function, unless the model computes it.
+
+    Attributes:
+        name: Name of the size.
+        low: Smallest value.
+        high: Largest value.
+        output: Name of the model output whose only element is the size, if the model computes it; else "".
     """
 
     name: str
@@ -111,7 +137,7 @@ _PERIODS = (*range(2, 17), 20, 24, 32, 48, 64)
 
 @dataclass
 class Fitter:
-    """Finds formulas for numbers of which the values at some sample sizes are known.
+    """A finder of formulas for numbers that depend on run-time sizes, from their values at sample sizes.
 
     The dependence on one symbol is found along the points that differ from `reference` in that symbol only. A formula
     is accepted only if it is exact at every point. In addition, either enough further points must confirm it, or the

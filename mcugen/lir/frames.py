@@ -18,7 +18,7 @@ from mcugen.lir.state import is_state_copy
 def may_cut(program: Program, at: int) -> bool:
     """Return whether a program can be cut before instruction `at` into two parts that two cores run as a pipeline.
 
-    Blocks and instructions that belong together (with the same `group` or `unit`) are not cut. Only one part may use
+    Blocks, and instructions that belong together (with the same `group` or `unit`), are not cut. Only one part may use
     each state, and only the second part may write outputs.
     """
     if not 0 < at < len(program.instrs) or any(start < at <= end for start, end in program.blocks()):
@@ -38,7 +38,10 @@ def _is_torn(program: Program, at: int) -> bool:
 
 
 def update_states_early(program: Program) -> None:
-    """Move each state update to just after the last instruction that uses the old state or the new value."""
+    """Move each update of a state (data kept between calls) to just after the last use of its old or new value.
+
+    The program is changed in place.
+    """
     for instr in [i for i in program.instrs if is_state_copy(i)]:
         used = {o.buffer for o in instr.operands}
         program.instrs.remove(instr)
@@ -47,7 +50,10 @@ def update_states_early(program: Program) -> None:
 
 
 def crossing(program: Program, at: int) -> list[Buffer]:
-    """Return the arena buffers that are written before instruction `at` and read from it on: a cut divides them."""
+    """Return the arena buffers whose data a cut before instruction `at` must pass from the first to the second part.
+
+    They are inputs or used before the cut, and used again behind it.
+    """
     available = {e.buffer for e in program.inputs} | _buffers(program.instrs[:at])
     read = _buffers(program.instrs[at:])
     return [b for b in program.buffers if b.planned and b in available and b in read]
@@ -56,8 +62,8 @@ def crossing(program: Program, at: int) -> list[Buffer]:
 def cut(program: Program, at: int) -> None:
     """Cut a program before instruction `at`, in place, into two parts that two cores run as a pipeline over frames.
 
-    The second part reads its own copies of the buffers that cross the cut. Moves between the parts (the hand-over) fill
-    these copies; `Program.handover` gets their indices.
+    The second part reads its own copies of the buffers that both parts use. Moves between the parts (the hand-over)
+    fill these copies; `Program.handover` gets the indices of the moves.
     """
     moves, copies = list[Instr](), dict[Buffer, Buffer]()
     for buffer in crossing(program, at):
@@ -74,14 +80,17 @@ def cut(program: Program, at: int) -> None:
 
 
 def separate_areas(program: Program) -> None:
-    """Assign the buffers of the second part of a pipeline to arena area 1, so that each part is planned on its own."""
+    """Assign the buffers of the second part of a two-core pipeline to arena area 1.
+
+    The memory of each part is then planned on its own.
+    """
     assert program.handover is not None
     for buffer in _buffers(program.instrs[program.handover.stop :]):
         buffer.area = int(buffer.planned)
 
 
 def join_areas(program: Program) -> None:
-    """Join the planned areas of a pipeline's two parts to one area, in which the second one follows the first."""
+    """Join the planned arena areas of a pipeline's two parts to one area, in which the second one follows the first."""
     first = aligned(program.area_sizes[0])
     for buffer in program.buffers:
         if buffer.planned and buffer.area:

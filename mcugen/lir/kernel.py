@@ -60,45 +60,55 @@ CHECKED = "checked-indices"
 
 @dataclass(frozen=True)
 class DeclaredMember:
-    """A member of a kernel's parameter struct, or a template option, as its Params or Options class declares it."""
+    """A member of a kernel's parameter struct, or a template option, as its Params or Options class declares it.
+
+    Attributes:
+        name: Name of the member, or the beginning of the names if the declaration stands for several members.
+        kind: Type of the member: int (int32_t in C), Wide (int64_t), float or Double; object if the type varies by
+            layer.
+        meaning: Description of the member's meaning, with the unit.
+        many: Whether the declaration stands for several members with numbered names: the value is a mapping of names
+            that begin with `name` to numbers.
+        is_trained: Whether the value follows from scales, zero points or weights, so that training the model again
+            changes it.
+    """
 
     name: str
     kind: type
-    """Type of the member: int (int32_t in C), Wide (int64_t), float or Double; object if the type varies by layer."""
     meaning: str
-    """Description of the member's meaning, with the unit."""
     many: bool = False
-    """Whether the declaration stands for several members with numbered names: the value is a mapping of names that
-    begin with `name` to numbers."""
     is_trained: bool = False
-    """Whether the value follows from scales, zero points or weights, so that training the model again changes it."""
 
 
 class Declaration(FrozenByName):
-    """A group of names that a kernel declares (struct members or template options); subclasses annotate each one.
+    """Base class of groups of names that a kernel declares: struct members (Params) or template options (Options).
 
-    The annotation contains the type and the meaning.
+    Subclasses annotate each name with its type and its meaning.
     """
 
     @classmethod
     def declared(cls) -> tuple[DeclaredMember, ...]:
-        """Return the declarations of the group's members, in the order of their annotations and of the C struct."""
+        """Return the declarations of the group's members, in the order of the annotations and of the C struct."""
         return _members(cls)  # type: ignore[arg-type]  # classes can be hashed
 
 
 class Params(Declaration):
-    """A group of members of a kernel's parameter struct; subclasses annotate each with its meaning and unit.
+    """Base class of groups of members of a kernel's parameter struct; subclasses annotate each with meaning and unit.
 
     A member is an int, Wide, float, Double or Real; `| None` if some variants of the kernel lack the member; a mapping
     of names to numbers if the number of members depends on the layer, for example one for each axis. A member whose C
     name is a Python keyword has a trailing underscore, which is removed in C.
+
+    Attributes:
+        by_place: Whether assembly reads the members by their offsets in the struct, and no C code by their names.
     """
 
     by_place: ClassVar[bool] = False
-    """Whether assembly reads the members by their offsets in the struct, and no C code by their names."""
 
     def values(self) -> dict[str, Param]:
-        """Return the values of the members that this layer has, by name, each in its C type.
+        """Return the values of the group's members by name, each in its C type.
+
+        Members that the layer lacks are absent.
 
         Raises:
             VerificationError: An int needs more than 32 bits; whether it fits must not depend on a layer's values.
@@ -114,22 +124,23 @@ class Params(Declaration):
 
 
 class Options(Declaration):
-    """Values that only a kernel's template sees: flags, C types, texts. Subclasses annotate each with its meaning.
+    """Base class of groups of values that only a kernel's template sees: flags, C types, texts.
 
-    Layers with equal options and equal baked parameters share one C function.
+    Subclasses annotate each with its meaning. Layers with equal options and equal baked parameters (literals in the
+    code) share one C function.
     """
 
     def values(self) -> dict[str, object]:
-        """Return the values of this layer's options, by name."""
+        """Return the values of the group's options for one layer, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 class ExpressionParams(Params):
-    """A group of members that C expressions in the template's options read, not the template's own text."""
+    """Base class of parameters that C expressions in the template's options read, not the template's own text."""
 
 
 class ByAxis(Params):
-    """A group of members with one value per axis, whose names end with the axis number: d0, x_s0, d1, x_s1.
+    """Base class of parameters with one value per axis, whose names end with the axis number: d0, x_s0, d1, x_s1.
 
     Members without a number come first.
     """
@@ -218,22 +229,22 @@ class Role:
 
 
 def reads(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Return the declaration of an operand that a kernel only reads; the arguments are those of Role."""
+    """Declare an operand that a kernel only reads; the arguments are the attributes of Role."""
     return Role(name, Access.IN, meaning, types, optional, several)
 
 
 def writes(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Return the declaration of an operand that a kernel only writes; the arguments are those of Role."""
+    """Declare an operand that a kernel only writes; the arguments are the attributes of Role."""
     return Role(name, Access.OUT, meaning, types, optional, several)
 
 
 def updates(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Return the declaration of an operand that a kernel reads and writes; the arguments are those of Role."""
+    """Declare an operand that a kernel reads and writes; the arguments are the attributes of Role."""
     return Role(name, Access.INOUT, meaning, types, optional, several)
 
 
 def scratch(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
-    """Return the declaration of a scratch operand (working memory); the arguments are those of Role."""
+    """Declare a scratch operand (working memory) of a kernel; the arguments are the attributes of Role."""
     return Role(name, Access.SCRATCH, meaning, types, optional, several)
 
 
@@ -241,7 +252,7 @@ def scratch(name: str, meaning: str, *types: DType, optional: bool = False, seve
 class Kernel:
     """A declaration of one way to compute a layer: operands, parameters, conditions and costs of a C function.
 
-    Attributes that are functions take the operator's specification of the layer (mcugen.lir.spec).
+    Attributes that are functions take the operator's specification of the layer (mcugen.lir.spec), unless noted.
 
     Attributes:
         name: Name of the kernel, its template `kernels/<name>.c.j2`, and its C function.
@@ -256,13 +267,16 @@ class Kernel:
         without: Parameters of the groups that the template does not use.
         needs: CPU features and tuning flags that the kernel needs.
         lacks: CPU features and tuning flags with which the kernel must not be used.
-        when: Conditions on the layer, all of which must hold. The first line of a condition's docstring reads
-            "Require …."; the report shows what is required as a reason for the kernel.
-        emit: Makes the kernel's instruction, or several, at a site; None if the operator does.
-        extra: Count of a cost term of the layer in addition to the terms of mcugen.kernels.cost.
-        way: Name of the kernel's variant for a layer, if it has variants with separate costs.
-        slowdown: Factor of the cost for layers that are divided otherwise than the measured ones.
-        code: Bytes of the function if they depend on the layer, as in unrolled code.
+        when: Conditions on the layer, all of which must hold. The first line of a condition's docstring reads "Require
+            …."; the report shows what is required as a reason for the kernel.
+        emit: Function of the specification and the Site that returns the kernel's call, or several; None if the
+            operator emits its own instructions.
+        extra: Function that counts the layer's work in a unit of the kernel's own, such as inner-loop steps, as a
+            further term of the linear cost model (mcugen.kernels.cost).
+        way: Function that returns the name of the kernel's variant for a layer, if variants have separate costs.
+        slowdown: Function that returns the factor by which a layer costs more than its cost terms say, because of an
+            unusual shape.
+        code: Function that returns the bytes of the C function, if they depend on the layer, as in unrolled code.
         any_size: Whether the parameters are polynomials of the sizes, so that sizes may be known at run time only.
         spends: Whether the kernel takes more flash and scratch memory to save time, which is refused where memory is
             scarce (MEMORY_FOR_SPEED).
@@ -270,15 +284,16 @@ class Kernel:
             serves four results, 4 if each product loads a byte, and 0 if weights stay in registers.
         products: Multiplications for each multiply-accumulate of the layer.
         sweeps: Largest number of passes over all constants, if words are loaded several times before other words.
-        stalls: Cycles of a unit of `extra`, by core, beyond the measured instructions: loads of several words, and
+        stalls: Cycles per unit of `extra`, by core, beyond the measured instructions: loads of several words, and
             stalls on them. They are negative if a core has its own loops that issue two instructions at once.
         library: Name of the library whose functions the kernel calls. The C function then returns a status, as the
             linked library may not fit.
         varies: Reason why control flow depends on data; "" if it depends on sizes alone.
-        rounds: Largest number of iterations of data-dependent loops in a run of an instruction; 0 if only branches
-            depend on data, None if unknown.
-        evaluate: Reference of a kernel that rounds differently than its operator. Such kernels are not used in bodies,
-            where the operator's own reference is evaluated.
+        rounds: Function of an instruction that returns the largest number of iterations of its data-dependent loops in
+            one run; 0 if only branches depend on data, None if unknown.
+        evaluate: Function of the node and its input arrays that returns the kernel's results, for a kernel that rounds
+            differently than its operator. Such kernels are not used in bodies, where the operator's own reference is
+            evaluated.
         example: Model in ONNX's text form that uses the kernel, for tests, if ONNX has none.
     """
 
@@ -317,7 +332,7 @@ class Kernel:
         return self.needs <= features and not self.lacks & features
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
-        """Return whether the CPU features and the layer's shapes and constants allow the kernel for a node."""
+        """Return whether the kernel can compute a node: the CPU features and all conditions on the layer allow it."""
         if not self.runs_on(features):
             return False
         layer = spec_of(node)
@@ -326,14 +341,16 @@ class Kernel:
     def emitted(self, node: Node, builder: Builder) -> list[Call]:
         """Return the calls of C functions by which the kernel computes a node, usually one.
 
-        `builder` creates the buffers that the calls use.
+        Args:
+            node: The node.
+            builder: Creates the buffers that the calls use.
         """
         assert self.emit is not None, f"{self.name} has no way to be emitted"
         calls = self.emit(spec_of(node), Site(builder, node, self))
         return calls if isinstance(calls, list) else [calls]
 
     def extra_of(self, node: Node) -> int:
-        """Return how many units of additional work (`Kernel.extra`) the kernel does for a node; 0 if it declares none.
+        """Return the node's work in the kernel's own unit (`Kernel.extra`), such as inner-loop steps; 0 if none.
 
         The cost model multiplies the count by a measured cost per unit.
         """
@@ -347,9 +364,9 @@ class Kernel:
         return self.way(spec_of(node)) if self.way else ""
 
     def slowdown_of(self, node: Node) -> float:
-        """Return the ratio of a node's instructions to those that the kernel's measured cost terms predict.
+        """Return the ratio of a node's true cost to the cost that the kernel's measured cost terms predict.
 
-        The ratio is 1.0 if the cost terms are right.
+        It is 1.0 unless the kernel declares another ratio for layers of an unusual shape (Kernel.slowdown).
         """
         return self.slowdown(spec_of(node)) if self.slowdown else 1.0
 
@@ -359,7 +376,7 @@ class Kernel:
 
     @property
     def reason(self) -> str:
-        """Return what the kernel requires, for the report: its library, CPU features and conditions."""
+        """Return the text in reports on what the kernel requires: its library, CPU features and conditions."""
         conditions = [_requirement(holds) for holds in self.when]
         library = [self.library] * bool(self.library)
         return "; ".join([*library, *sorted(self.needs), *conditions]) or "portable C"
@@ -381,7 +398,7 @@ class Kernel:
         return member.meaning if member else ""
 
     def role(self, name: str) -> Role:
-        """Return the declaration of an operand.
+        """Return the declaration of the operand with this name.
 
         Raises:
             VerificationError: The kernel has no such operand.
@@ -393,9 +410,9 @@ class Kernel:
         return declared_role
 
     def place(self, name: str) -> int:
-        """Return the position, from 0, of an operand in the C function's parameter list.
+        """Return the position, from 0, of the operand with this name in the C function's parameter list.
 
-        Adjacent roles of several operands may be interleaved: x0, t1, x2.
+        The operands of adjacent roles for any number of operands may be interleaved: x0, t1, x2.
         """
         at = self.operands.index(self.role(name))
         while at and self.operands[at].several and self.operands[at - 1].several:
@@ -404,28 +421,28 @@ class Kernel:
 
     @property
     def named_members(self) -> tuple[DeclaredMember, ...]:
-        """Return the struct members except those that assembly reads by their offsets."""
+        """Return the declarations of the struct's members, except those that assembly reads by their offsets."""
         by_place = {m.name for group in self.params if group.by_place for m in group.declared()}
         return tuple(member for member in self.members if member.name not in by_place)
 
     @property
     def members(self) -> tuple[DeclaredMember, ...]:
-        """Return the members of the parameter struct, in order."""
+        """Return the declarations of the members of the parameter struct, in order."""
         return tuple(m for group in self.params for m in group.declared() if m.name not in self.without)
 
 
 def no_rounds(instr: Instr) -> int:
-    """Return 0, as a value for `Kernel.rounds`: data decide which branch runs, but not the number of iterations."""
+    """Return 0 iterations, as a value for `Kernel.rounds`: only branches depend on data, but no loop does."""
     return 0
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a kernel, from which the builder makes an instruction.
+    """A call of a kernel's C function, from which the builder makes an instruction.
 
     Attributes:
         kernel: The kernel.
-        operands: Buffers by role, in the order of the C parameters.
+        operands: Buffers by role (name of the kernel's operand), in the order of the C parameters.
         params: Instances of the kernel's groups of parameters, in order.
         options: Instances of the kernel's groups of options, in order.
         access: Access of operands for which it differs from the declaration: an output of which the call writes only a
@@ -489,7 +506,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Site:
-    """The place where a kernel's instructions are emitted: the program's builder, the node, and its buffers."""
+    """The place where a kernel's instructions are emitted, with the means to create buffers and calls.
+
+    Attributes:
+        builder: Builder of the program.
+        node: The node that the kernel computes.
+        kernel: The kernel.
+    """
 
     builder: Builder
     node: Node
@@ -497,20 +520,20 @@ class Site:
 
     @property
     def x(self) -> Buffer:
-        """Return the buffer of the first input."""
+        """Return the buffer of the node's first input."""
         return self.input(0)
 
     @property
     def y(self) -> Buffer:
-        """Return the buffer of the first output."""
+        """Return the buffer of the node's first output."""
         return self.output(0)
 
     def input(self, index: int) -> Buffer:
-        """Return the buffer of an input that is present."""
+        """Return the buffer of input number `index` of the node, which must be present."""
         return self.builder.buffer(self.node.input(index))
 
     def output(self, index: int) -> Buffer:
-        """Return the buffer of output number `index`."""
+        """Return the buffer of output number `index` of the node."""
         return self.builder.buffer(self.node.outputs[index])
 
     def const(self, name: str, data: Array) -> Buffer:
@@ -518,7 +541,10 @@ class Site:
         return self.builder.const(self._called(name), data)
 
     def growing_const(self, name: str, data: Array) -> Buffer:
-        """Return a constant that may be longer at other run-time sizes; see Builder.growing_const."""
+        """Return the buffer in flash of a constant that may be longer at other run-time sizes (Builder.growing_const).
+
+        Constants of which one is a prefix of the other share a buffer.
+        """
         return self.builder.growing_const(self._called(name), data)
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
@@ -548,7 +574,7 @@ class Site:
 
     @property
     def any_size(self) -> bool:
-        """Return whether the instruction must be the same for all run-time sizes, except for its parameters."""
+        """Return whether instructions for different run-time sizes must differ in parameters only."""
         return self.builder.any_size
 
     def _called(self, name: str) -> str:

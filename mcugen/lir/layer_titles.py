@@ -13,10 +13,10 @@ Titles = Mapping[str, str]
 
 
 def titles_of(program: Program) -> Titles:
-    """Return the display name of each instruction, by Instr.name.
+    """Return the display name of each instruction, by the instruction's own name (Instr.name).
 
-    It is the name of the instruction's layer. An instruction within a block gets the name that it would have as a layer
-    of its own.
+    The display name is that of the instruction's layer. An instruction within a block gets the name that it would have
+    as a layer of its own.
     """
     inside = name_results(LayerSource(i.name, i.origin, i.op) for i in program.instrs)
     return inside | name_results(_sources(program))
@@ -56,7 +56,7 @@ def buffer_title(buffer: Buffer, titles: Titles) -> tuple[str, str]:
 
     Args:
         buffer: The buffer.
-        titles: The result of `titles_of` for its program.
+        titles: Display names of the program's instructions (`titles_of`).
     """
     owner, role = buffer.name, ""
     while owner not in titles and "." in owner:
@@ -74,7 +74,7 @@ def _is_role(name: str) -> bool:
 
 
 def buffer_titles(program: Program) -> dict[Buffer, tuple[str, str]]:
-    """Return the display name and the role of each buffer (see `buffer_title`).
+    """Return the display name of each buffer's layer or tensor, and the buffer's role there (see `buffer_title`).
 
     Inputs, outputs and states keep their own names, with the role "".
     """
@@ -84,5 +84,5 @@ def buffer_titles(program: Program) -> dict[Buffer, tuple[str, str]]:
 
 
 def buffer_names(program: Program) -> dict[Buffer, str]:
-    """Return the text that names each buffer: "conv1/Conv", "conv1/Conv.weights"."""
+    """Return the display name of each buffer as one text, such as "conv1/Conv" or "conv1/Conv.weights"."""
     return {buffer: ".".join(filter(None, parts)) for buffer, parts in buffer_titles(program).items()}

@@ -21,7 +21,7 @@ STOP_KERNEL = Kernel(
 
 
 def training_port_names(graph: Graph) -> set[str]:
-    """Return the names of the inputs and outputs that only training uses: target, rate and loss.
+    """Return the names of the inputs and outputs that only training uses: expected output, learning rates and loss.
 
     The set is empty if the model is not trainable.
     """
@@ -30,7 +30,12 @@ def training_port_names(graph: Graph) -> set[str]:
 
 
 def phases(graph: Graph, lesson: Lesson) -> list[list[Node]]:
-    """Return the nodes of each phase of a trainable model in order: inference, the loss, and the update of weights."""
+    """Return the nodes of each phase of a trainable model in order: inference, the loss, and the update of weights.
+
+    Args:
+        graph: The trainable graph.
+        lesson: Description of its training.
+    """
     results = dict(zip(graph.output_names, graph.outputs, strict=True))
     runs = [value for name, value in results.items() if name != lesson.loss and name not in lesson.states]
     scheduled: set[Node] = set()
@@ -55,7 +60,13 @@ def stops(program: Program, ports: LessonPorts) -> Iterator[Instr]:
 
 
 def lesson_inputs(graph: Graph, lesson: Lesson, builder: Builder) -> tuple[Endpoint, Endpoint]:
-    """Return the endpoints of target and rate, in this order: training inputs that the caller passes."""
+    """Return the endpoints of the inputs that only training uses: the expected output, then the learning rates.
+
+    Args:
+        graph: The trainable graph.
+        lesson: Description of its training.
+        builder: Builder of the program.
+    """
     inputs = {value.name: value for value in graph.inputs}
     target, rate = (builder.endpoint(name, inputs[name], Space.GIVEN) for name in (lesson.target, lesson.rate))
     return target, rate
@@ -64,13 +75,13 @@ def lesson_inputs(graph: Graph, lesson: Lesson, builder: Builder) -> tuple[Endpo
 def lesson_ports(
     graph: Graph, lesson: Lesson, builder: Builder, inputs: tuple[Endpoint, Endpoint], run_ends: int
 ) -> LessonPorts:
-    """Return the endpoints of training, and give the loss a buffer of its own.
+    """Return the arguments and results of training calls, and give the loss a buffer of its own.
 
     Args:
         graph: The trainable graph.
         lesson: Description of its training.
         builder: Builder of the program.
-        inputs: Endpoints of target and rate, in this order.
+        inputs: Endpoints of the expected output and the learning rates, in this order (`lesson_inputs`).
         run_ends: Number of instructions that belong to inference, which come first in the program.
     """
     loss = dict(zip(graph.output_names, graph.outputs, strict=True))[lesson.loss]

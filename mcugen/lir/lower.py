@@ -20,10 +20,13 @@ from mcugen.lir.state import StateUpdate, keep_state
 
 @runtime_checkable
 class Lowerable(Protocol):
-    """An operator that can be lowered. Operators that passes always replace before lowering need no `lower`."""
+    """An operator that can be lowered to instructions of the low-level IR.
+
+    Operators that passes always replace before lowering need no `lower`.
+    """
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Emit the instructions that compute `node`."""
+        """Append the instructions that compute `node` to the program, by the builder."""
 
 
 def lower(
@@ -37,7 +40,7 @@ def lower(
     *,
     widens: bool = False,
 ) -> Program:
-    """Lower a graph: return the program that computes it on a CPU with `features`; its memory is not planned yet.
+    """Lower a graph to a program of the low-level IR, whose memory is not planned yet.
 
     Args:
         graph: Graph to lower.
@@ -93,7 +96,7 @@ def _lower_phases(graph: Graph, builder: Builder) -> None:
 
 
 def lower_nodes(graph: Graph, builder: Builder) -> None:
-    """Emit the instructions of a graph, or of an operator's body, whose inputs already have buffers."""
+    """Emit the instructions of all nodes of a graph, or of an operator's body, whose inputs already have buffers."""
     _lower(graph.nodes, builder)
 
 

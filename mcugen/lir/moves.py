@@ -14,8 +14,12 @@ BufferCopy = tuple[Buffer, Buffer]
 def order_moves(moves: Sequence[BufferCopy], spare: Callable[[Buffer], Buffer]) -> Iterator[BufferCopy]:
     """Yield copies in an order in which none overwrites a buffer that a later one reads.
 
-    Copies of a buffer to itself are left out. A cycle needs one more copy: the old value of one target is first copied
-    to the buffer `spare(target)`.
+    The copies then have the effect of simultaneous ones. Copies of a buffer to itself are left out. A cycle needs one
+    more copy: the old value of one target is first copied to the buffer `spare(target)`.
+
+    Args:
+        moves: Source and target buffer of each copy.
+        spare: Returns a new buffer for the old value of a given target.
     """
     pending = [(source, target) for source, target in moves if source is not target]
     while pending:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def min_lead_bytes(steps: Iterable[tuple[int, int]]) -> int:
-    """Return the `lead` of an Overlap: the fewest bytes by which an output must begin before an input it overlaps.
+    """Return the fewest bytes by which an output must begin before an input that it overlaps (`lead` of an Overlap).
 
     The kernel advances through both from low to high addresses. The overlap is safe if no write reaches a byte that is
     read later: output + written <= input + unread. A negative result means that the output may begin within the input.

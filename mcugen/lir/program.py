@@ -34,17 +34,22 @@ STATE_MARK_BYTES = 4
 
 
 def aligned(nbytes: int) -> int:
-    """Return a size rounded up to a multiple of ALIGNMENT."""
+    """Return a size in bytes, rounded up to a multiple of ALIGNMENT, which all buffers of the arena have."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Space(Enum):
-    """The memory of a buffer.
+    """The memory in which a buffer lies.
 
-    INPUT and OUTPUT are buffers of the arena that the caller accesses, ARENA are all other buffers of the arena, and
-    CONST are constants. STATE buffers are members of a struct that the caller keeps from call to call. A STREAM buffer
-    is an input that the caller provides row by row: it has no memory, and only `read_rows` reads it. GIVEN and TAKEN
-    are inputs and outputs in the caller's memory; GIVEN is only read.
+    Attributes:
+        INPUT: The arena; the caller writes the buffer, a model input.
+        OUTPUT: The arena; the caller reads the buffer, a model output.
+        CONST: Constants in the code, such as weights in flash.
+        ARENA: The arena; the caller does not access the buffer.
+        STATE: A struct that the caller keeps from call to call.
+        STREAM: None: the caller provides the input row by row, and only `read_rows` reads it.
+        GIVEN: The caller's memory; the buffer is a model input and is only read.
+        TAKEN: The caller's memory; the buffer is a model output.
     """
 
     INPUT = "input"
@@ -58,12 +63,19 @@ class Space(Enum):
 
     @property
     def is_callers(self) -> bool:
-        """Return whether the caller owns the memory and passes a pointer to the run function."""
+        """Return whether buffers lie in the caller's memory, whose address the run function gets (GIVEN, TAKEN)."""
         return self in (Space.GIVEN, Space.TAKEN)
 
 
 class Access(Enum):
-    """Use of an operand by an instruction: read (IN), written (OUT), both (INOUT), or working memory (SCRATCH)."""
+    """Use of an operand by an instruction.
+
+    Attributes:
+        IN: The operand is read.
+        OUT: The operand is written.
+        INOUT: The operand is read and written.
+        SCRATCH: The operand is working memory, without contents before and after.
+    """
 
     IN = "in"
     OUT = "out"
@@ -78,7 +90,7 @@ class Access(Enum):
 
 @dataclass(eq=False)
 class Buffer:
-    """A contiguous array of elements.
+    """A contiguous array of elements that instructions read or write: a tensor, a constant or working memory.
 
     Attributes:
         name: Name of the buffer.
@@ -100,7 +112,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Return the size in bytes."""
+        """Return the size of the buffer in bytes."""
         return self.count * self.dtype.nbytes
 
     @property
@@ -111,9 +123,14 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Lanes:
-    """The channels of each pixel that an instruction uses.
+    """The channels of each pixel of a buffer that an instruction uses.
 
     Of every `pitch` elements, these are the `count` elements from index `first` on.
+
+    Attributes:
+        first: Index of the first channel.
+        count: Number of channels.
+        pitch: Number of elements from pixel to pixel.
     """
 
     first: int
@@ -125,7 +142,9 @@ class Lanes:
 class Gathered:
     """Access pattern of an instruction that reads some channels of each pixel of an image, for the stall model.
 
-    `pitch` is the distance between two pixels, `taken` the size of the part that is read of each pixel, both in bytes.
+    Attributes:
+        pitch: Distance in bytes between two pixels.
+        taken: Size in bytes of the part of each pixel that is read.
     """
 
     pitch: int
@@ -137,7 +156,7 @@ class Operand:
     """One operand of an instruction.
 
     Attributes:
-        role: Name of the C parameter.
+        role: Name of the operand in the kernel's declaration, and of the C parameter.
         access: Whether the instruction reads or writes the buffer.
         buffer: The buffer.
         lanes: The channels of the buffer that the instruction uses; the kernel gets the address of the first one. None:
@@ -151,33 +170,33 @@ class Operand:
 
 
 class Control(Enum):
-    """Kind of an instruction: a call, or a marker of blocks, which nest and run as in C."""
+    """Kind of an instruction: a kernel call, or a marker that begins or ends a block; blocks nest and run as in C.
+
+    Attributes:
+        NONE: A call of a kernel, no marker.
+        IF: Begins a block that runs if `cond` is not 0.
+        ELSE: Separates the two branches of an IF block, or the two sides of a FORK block.
+        FOR: Begins a loop of `steps` iterations. If the marker has an operand `cond`, the loop ends early when `cond`
+            is 0. The operand `index` counts the iterations. The other results of the marker are buffers of which each
+            iteration writes a part.
+        STREAM: Begins a block of line-buffer fusion, which runs its CASE blocks in the order that `events` lists. The
+            block contains only cases. Its results (OUT) are buffers of which the events write parts. Its overlaps hold
+            for the whole block; its inputs live until the end of the block.
+        CASE: Begins a case of a STREAM block: the instructions that run at each event whose entry in `events` equals
+            `case`.
+        FORK: Begins a block of two sides, separated by ELSE, which two cores may run at the same time. Neither side
+            reads or writes a word that the other side writes. The overlaps of the marker hold within each side and for
+            the whole block.
+        END: Ends the innermost block.
+    """
 
     NONE = ""
     IF = "if"
-    """Begins a block that runs if `cond` is not 0."""
     ELSE = "else"
     FOR = "for"
-    """Begins a loop of `steps` iterations. If the marker has an operand `cond`, the loop ends early when `cond` is 0.
-
-    The operand `index` counts the iterations. The other results of the marker are buffers of which each iteration
-    writes a part.
-    """
     STREAM = "stream"
-    """Begins a block of line-buffer fusion, which runs its CASE blocks in the order that `events` lists.
-
-    The block contains only cases. Its results (OUT) are buffers of which the events write parts. Its overlaps hold for
-    the whole block; its inputs live until the end of the block.
-    """
     CASE = "case"
-    """Begins a case of a STREAM block: the instructions that run at each event whose entry in `events` equals
-    `case`."""
     FORK = "fork"
-    """Begins a block of two sides, separated by ELSE, which two cores may run at the same time.
-
-    Neither side reads or writes a word that the other side writes. The overlaps of the marker hold within each side and
-    for the whole block.
-    """
     END = "end"
 
 
@@ -228,11 +247,11 @@ A call also ends there if the loss `x` is not finite. Instructions are never mov
 
 
 class Double(float):
-    """A float parameter that C stores as double; other floats are stored as float."""
+    """A real parameter of a kernel that C stores as double; other floats are stored as float."""
 
 
 class Wide(int):
-    """An int parameter that C always stores as int64_t; other ints are stored as int32_t if they fit.
+    """An int parameter of a kernel that C always stores as int64_t; other ints are stored as int32_t if they fit.
 
     It is for parameters that a template shifts, for example, so that the expression means the same for small values.
     """
@@ -269,10 +288,15 @@ def element_param(value: float, dtype: DType) -> Param:
 
 @dataclass(frozen=True)
 class Overlap:
-    """A permission: output `out` may overlap input `into` if it begins at least `lead` bytes before the input.
+    """A permission to an instruction: its output may overlap its input in memory, at a certain distance.
 
-    The output is then written only over input that is no longer needed. With a negative lead, the output may begin
-    within the input. See mcugen.lir.overlap.
+    The output is then written only over input that is no longer needed. See mcugen.lir.overlap.
+
+    Attributes:
+        out: Role of the output.
+        into: Role of the input.
+        lead: Fewest bytes by which the output must begin before the input; if negative, the output may begin within the
+            input.
     """
 
     out: str
@@ -282,12 +306,12 @@ class Overlap:
 
 @dataclass
 class Instr:
-    """An instruction: a call of a kernel, or the marker of a block.
+    """An instruction: a call of a kernel, or a marker that begins or ends a block.
 
     Attributes:
         kernel: Name of the kernel, or of the kind of marker.
-        name: Name of the tensor that it computes.
-        operands: Buffers that it uses, each with its role and access.
+        name: Name of the tensor that the instruction computes.
+        operands: Buffers that the instruction uses, each with its role and access.
         params: Scalar parameters by name; they are members of a constant struct unless named in `baked`.
         baked: Names of parameters that become literals in a copy of the kernel.
         code: Template options by name. Instructions with equal kernel, baked values and code share one C function.
@@ -297,12 +321,21 @@ class Instr:
         reason: Why this kernel was chosen, for reports.
         op: Name of the operator, for reports.
         macs: Number of multiply-accumulates of one run, for reports.
-        origin: Names of the ONNX nodes that it computes.
-        note: Description for the listing.
+        origin: Names of the ONNX nodes that the instruction computes.
+        note: Description for the listing of the program.
         formulas: Formulas of parameters that depend on run-time sizes, by name; `params` then holds example values.
         control: Kind of marker; NONE for a call.
         group: Number of a layer that consists of several instructions; 0 for a layer of one instruction.
+        unit: Number of a set of instructions that stay adjacent and in order when the program is reordered; 0 for none.
+        stays: Whether a move must be executed; otherwise the planner may give source and target one address, so that it
+            vanishes.
         library: Name of the library that the kernel calls, a call that may fail; "" for none.
+        declaration: Declaration of the kernel; None for markers.
+        events: For the marker of a STREAM block: the number of the case that each of its events runs, in order; () for
+            other instructions.
+        case: For the marker of a case of a STREAM block: the number of the case; None for other instructions.
+        gathers: Access pattern of an instruction that reads the image in blocks of channels; None if it reads whole
+            pixels in order.
     """
 
     kernel: str
@@ -323,22 +356,12 @@ class Instr:
     control: Control = Control.NONE
     group: int = 0
     unit: int = 0
-    """Number of a set of instructions that stay adjacent and in order when the program is reordered; 0 for none."""
     stays: bool = False
-    """Whether a move must be executed; otherwise the planner may give source and target one address, so that it
-    vanishes.
-    """
     library: str = ""
     declaration: Kernel | None = None
-    """Declaration of the kernel; None for markers."""
     events: tuple[int, ...] = ()
-    """For the marker of a stream: the number of the case that each of its events runs, in order; () for other
-    instructions."""
     case: int | None = None
-    """For the marker of a case of a stream: the number of the case; None for other instructions."""
     gathers: Gathered | None = None
-    """Access pattern of an instruction that reads the image in blocks of channels; None if it reads whole pixels in
-    order."""
 
     @property
     def moves_nothing(self) -> bool:
@@ -363,12 +386,12 @@ class Instr:
 
     @property
     def distance(self) -> int:
-        """Return the distance in bytes from the start of `x` to the start of `y` at which a move needs no code."""
+        """Return how many bytes the target of a move must begin behind its source for the move to need no code."""
         return self.part("x")[0] - self.part("y")[0]
 
     @property
     def function_key(self) -> tuple[object, ...]:
-        """Return the key of the instruction's C function: instructions with equal keys share one."""
+        """Return a key that identifies the instruction's C function: instructions with equal keys share one."""
         kinds = tuple((k, param_dtype(v)) for k, v in self.params.items() if k not in self.baked)
         return (
             self.kernel,
@@ -379,7 +402,7 @@ class Instr:
         )
 
     def operand(self, role: str) -> Operand:
-        """Return the operand with this role."""
+        """Return the operand with this role (name in the kernel's declaration)."""
         return next(o for o in self.operands if o.role == role)
 
 
@@ -404,7 +427,7 @@ class Endpoint:
     sizes: Mapping[int, Polynomial] = field(default_factory=dict)
 
     def shape_at(self, sizes: Sizes) -> Shape:
-        """Return the tensor's shape for given run-time sizes."""
+        """Return the tensor's shape for given values of the run-time sizes."""
         return tuple(self.sizes[a].at(sizes) if a in self.sizes else n for a, n in enumerate(self.shape))
 
 
@@ -413,10 +436,12 @@ class LessonPorts:
     """The arguments and results of a training call, which are in the caller's memory (see mcugen.hir.lesson).
 
     Attributes:
-        target: The expected class or output.
-        rate: The learning rates, one for each entry of `layers`.
-        loss: The loss.
+        target: Input with the expected class or output.
+        rate: Input with the learning rates, one for each entry of `layers`.
+        loss: Output with the loss.
         classes: Number of classes if the target is a class index; 0 if the target is a tensor.
+        what: Description of the loss function, for comments and messages.
+        learning: Description of how training changes the states.
         first: Constants with the initial values of states, by the name of the state.
         layers: Names of the trained layers.
     """
@@ -426,16 +451,13 @@ class LessonPorts:
     loss: Endpoint
     classes: int
     what: str
-    """Description of the loss function, for comments and messages."""
     learning: str
-    """Description of how training changes the states."""
     first: Mapping[str, Buffer]
-    """Constants with the initial values of states, by the name of the state."""
     layers: tuple[str, ...]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Return the buffers of target, rate and loss, and of the first values of states."""
+        """Return the buffers of target, rate and loss, and of the constants with initial values of states."""
         return [self.target.buffer, self.rate.buffer, self.loss.buffer, *self.first.values()]
 
 
@@ -473,46 +495,44 @@ def _span_of_cases(
 
 @dataclass
 class Program:
-    """A model as instructions over buffers.
+    """A model in the low-level IR: instructions over explicitly allocated buffers.
 
     Attributes:
         name: Name of the model.
         inputs: Inputs of the model.
         outputs: Outputs of the model.
+        states: States that the model keeps between calls, named like the inputs that read them.
         buffers: All buffers, constants included.
         instrs: The instructions in the order of execution.
         area_sizes: Bytes of each area of the arena; set by the memory planner.
         area_bounds: Lower bound of each area's bytes, for all plans that eliminate the same moves.
+        symbols: Sizes of the model that are known at run time only.
+        lesson: Arguments and results of training, for a trainable model; None for other models.
+        handover: Indices of the moves between the two parts of a pipeline over frames (mcugen.lir.frames); None without
+            pipeline. One core runs the first part for a frame while another core runs the second part for the previous
+            frame.
+        instructions_estimate: Estimated instructions of one inference; None if unknown. They are the sum of measured
+            costs of kernels, with rough costs for kernels without a measurement.
+        cycles_estimate: Estimated cycles of one inference on memory without wait states; None if the core is unknown or
+            no kernel was chosen.
+        layer_estimates: Estimated instructions of layers in one inference, by the names (Instr.name) of their
+            instructions.
     """
 
     name: str
     inputs: list[Endpoint] = field(default_factory=list)
     outputs: list[Endpoint] = field(default_factory=list)
     states: list[Endpoint] = field(default_factory=list)
-    """States that the model keeps between calls, named like the inputs that read them."""
     buffers: list[Buffer] = field(default_factory=list)
     instrs: list[Instr] = field(default_factory=list)
     area_sizes: list[int] = field(default_factory=lambda: [0])
     area_bounds: list[int] = field(default_factory=lambda: [0])
     symbols: list[Symbol] = field(default_factory=list)
-    """Sizes of the model that are known at run time only."""
     lesson: LessonPorts | None = None
-    """Endpoints of training, for a trainable model; None for other models."""
     handover: range | None = None
-    """Indices of the moves between the two parts of a pipeline over frames (mcugen.lir.frames); None without pipeline.
-
-    One core runs the first part for a frame while another core runs the second part for the previous frame.
-    """
     instructions_estimate: float | None = None
-    """Estimated instructions of one inference; None if unknown.
-
-    They are the sum of measured costs of kernels, with rough costs for kernels without a measurement.
-    """
     cycles_estimate: float | None = None
-    """Estimated cycles of one inference on memory without wait states; None if the core is unknown or no kernel was
-    chosen."""
     layer_estimates: Mapping[str, float] = field(default_factory=dict)
-    """Estimated instructions of layers in one inference, by the names (Instr.name) of their instructions."""
 
     @property
     def streamed(self) -> Endpoint | None:
@@ -521,33 +541,36 @@ class Program:
 
     @property
     def scratch_size(self) -> int:
-        """Return the sum of the scratch bytes of all instructions, not counting that they share memory."""
+        """Return the sum of the scratch bytes of all instructions, although they may share memory."""
         return sum(o.buffer.nbytes for i in self.instrs for o in i.operands if o.access is Access.SCRATCH)
 
     @property
     def arena_size(self) -> int:
-        """Return the bytes of all areas; there is one area by default."""
+        """Return the bytes of the arena: the sum of its areas, of which there is one unless the arena is divided."""
         return sum(self.area_sizes)
 
     @property
     def arena_bound(self) -> int:
-        """Return the proven lower bound of the arena's bytes; equal to `arena_size` if the plan is optimal."""
+        """Return the proven lower bound of the arena's bytes; equal to `arena_size` if the memory plan is optimal."""
         return sum(self.area_bounds)
 
     @property
     def weights_size(self) -> int:
-        """Return the bytes of all constants that instructions read."""
+        """Return the bytes of all constants of the program, such as weights."""
         return sum(b.nbytes for b in self.buffers if b.space is Space.CONST)
 
     @property
     def marks_state(self) -> bool:
-        """Return whether a zeroed state struct is invalid, so that NAME_reset must mark the struct as initialized."""
+        """Return whether a zeroed state struct is invalid, so that NAME_reset must mark the struct as initialized.
+
+        This is so if a state does not start with zeros.
+        """
         learns = self.lesson is not None and bool(self.lesson.first)
         return learns or any(e.quant is not None and e.quant.zero_point != 0 for e in self.states)
 
     @property
     def state_size(self) -> int:
-        """Return the bytes of the caller's state struct."""
+        """Return the bytes of the struct in which the caller keeps the model's states."""
         sizes = [e.buffer.nbytes for e in self.states]
         if self.marks_state:
             sizes[-1] += STATE_MARK_BYTES
@@ -556,7 +579,8 @@ class Program:
     def layers(self) -> list[range]:
         """Return the indices of the instructions of each layer; most layers have one instruction.
 
-        A group is one layer. Eliminated moves belong to no layer, and a stop belongs to the layer before it.
+        Instructions with the same `group` are one layer. Eliminated moves belong to no layer, and a STOP (possible end
+        of a training call) belongs to the layer before it.
         """
         spans: list[range] = []
         for index, instr in enumerate(self.instrs):
@@ -570,8 +594,8 @@ class Program:
     def head(self, layer: range) -> Instr:
         """Return the instruction that represents a layer (an entry of `layers`) in names and reports.
 
-        It is the marker of a group's outermost block, or else the first instruction that computes. A side of a fork is
-        represented by its first instruction that computes, or by its marker if it only renames tensors.
+        It is the marker of the layer's outermost block, or else the first instruction that computes. A side of a fork
+        is represented by its first instruction that computes, or by its marker if it only renames tensors.
         """
         instrs = [self.instrs[i] for i in layer]
         if self.is_side(layer):
@@ -580,29 +604,38 @@ class Program:
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
     def completing(self, layer: range) -> Instr:
-        """Return the instruction that completes a layer's result: the one that joins tiles, else the layer's head."""
+        """Return the instruction that completes a layer's result.
+
+        It is the instruction that joins the result's tiles, or else the one that represents the layer (`head`).
+        """
         head, last = self.head(layer), self.instrs[layer[-1]]
         is_joined = last.group and head.name != last.name and Control.NONE is head.control is last.control
         return last if is_joined and not self.is_side(layer) else head
 
     def macs_of(self, layer: range) -> int:
-        """Return the multiply-accumulates of a layer: those of a block's marker, else of all its instructions."""
+        """Return the multiply-accumulates of a layer (an entry of `layers`).
+
+        They are those of the marker of the layer's block, or else of all its instructions.
+        """
         if self.head(layer).control is not Control.NONE:
             return self.head(layer).macs
         return sum(instr.macs for instr in (self.instrs[i] for i in layer) if instr.control is Control.NONE)
 
     def is_side(self, layer: range) -> bool:
-        """Return whether a layer is one of the two sides of a fork, which two cores may run at the same time."""
+        """Return whether a layer (an entry of `layers`) is one of the two sides of a fork.
+
+        Two cores may run the sides at the same time.
+        """
         controls = [self.instrs[i].control for i in layer]
         beginning = next((c for c in controls if c is not Control.NONE), Control.NONE)
         return beginning in (Control.FORK, Control.ELSE)
 
     def loops(self) -> list[tuple[int, int]]:
-        """Return the first and last instruction (indices of the markers) of each loop; inner loops come first."""
+        """Return the indices of the first and last marker of each FOR or STREAM block; inner blocks come first."""
         return [(i, end) for i, end in self.blocks() if self.instrs[i].control in (Control.FOR, Control.STREAM)]
 
     def blocks(self) -> list[tuple[int, int]]:
-        """Return the first and last instruction (indices of the markers) of each block; inner blocks come first."""
+        """Return the indices of the first and last marker of each block; inner blocks come first."""
         begun: list[int] = []
         blocks = []
         for index, instr in enumerate(self.instrs):
@@ -675,7 +708,10 @@ class Program:
                 yield start, next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE), end
 
     def of_second_core(self) -> list[Instr]:
-        """Return the instructions that the second core runs: its sides of forks, or its part of a frame pipeline."""
+        """Return the instructions that the second core runs.
+
+        They are the second sides of forks, or the second part of a pipeline over frames.
+        """
         if self.handover is not None:
             return self.instrs[self.handover.stop :]
         return [instr for _, middle, end in self.forks() for instr in self.instrs[middle + 1 : end]]

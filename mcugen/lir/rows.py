@@ -11,7 +11,7 @@ from mcugen.lir.program import READ_ROWS
 
 
 class ReadRowsParams(Params):
-    """Kernel parameters of READ_ROWS, which reads input rows: number of rows, bytes of a row, and axis of the rows."""
+    """Kernel parameters of the kernel that reads input rows by a callback: number of rows, bytes of a row, and axis."""
 
     rows: Annotated[int, "rows that are read at once"]
     bytes: Annotated[int, "bytes of a row"]

@@ -24,13 +24,19 @@ class HasKernels:
     """Trait of operators that several kernels can compute, one of which is chosen (mcugen.kernels.choose).
 
     Kernels that call libraries are registered by the operator's name (mcugen.kernels.families).
+
+    Attributes:
+        kernels: mcugen's own kernels of the operator, the preferred ones first; kernels that call libraries are not
+            included.
     """
 
     kernels: ClassVar[tuple[Kernel, ...]] = ()
-    """mcugen's own kernels of the operator, the preferred ones first; kernels that call libraries are not included."""
 
     def spec(self, node: Node) -> object:
-        """Return what kernels need to know about a layer: types, constants, and derived values; by default the node."""
+        """Return what kernels need to know about a layer: types, constants, and derived values.
+
+        By default, this is the node itself.
+        """
         return node
 
 
@@ -40,7 +46,10 @@ def own_kernels(op: Operator) -> tuple[Kernel, ...]:
 
 
 def spec_of(node: Node) -> Any:
-    """Return the operator's specification of a node: the same object until operator, constants or types change."""
+    """Return the specification of a node for kernels (HasKernels.spec).
+
+    The same object is returned until the node's operator, constants or types change.
+    """
     if not isinstance(node.op, HasKernels):
         return node
     kept, made_of = _SPECS.get(node), _origins(node)

@@ -13,14 +13,19 @@ from mcugen.lir.program import Access, Buffer, Endpoint, Instr, Operand, Program
 
 @dataclass(frozen=True)
 class StateUpdate:
-    """An update of a state: at the end of a call, the state `target` gets the value of `source`."""
+    """An update of a state (data kept between calls) at the end of a call.
+
+    Attributes:
+        target: The state.
+        source: Buffer with the new value of the state.
+    """
 
     target: Endpoint
     source: Buffer
 
 
 def keep_state(program: Program, moves: Sequence[StateUpdate]) -> None:
-    """Append the updates of states to a program, in place, with the effect of simultaneous updates.
+    """Append the updates of states (data kept between calls) to a program, in place, as if all happened at once.
 
     If nothing reads the old value any more, the new value is computed directly in the state's memory. Layers that two
     cores compute together are excepted, since the other core may still read the old value.
@@ -39,7 +44,7 @@ def keep_state(program: Program, moves: Sequence[StateUpdate]) -> None:
 
 
 def is_state_copy(instr: Instr) -> bool:
-    """Return whether an instruction is a copy to a state that `keep_state` appended."""
+    """Return whether an instruction is a copy of a new value to a state that `keep_state` appended."""
     return instr.kernel == COPY_KERNEL.name and instr.op == "state"
 
 

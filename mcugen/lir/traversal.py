@@ -18,7 +18,9 @@ from mcugen.lir.program import Overlap
 
 @dataclass(frozen=True)
 class Traversal:
-    """The order in which a kernel reads x and writes y, as steps.
+    """The order in which a kernel reads its input x and writes its output y, as a sequence of steps.
+
+    It tells how far y may overlap x in memory (`overlap`).
 
     Attributes:
         reads: For each step, the index of the first (lowest) element of x that it reads; beyond the end of x if it
@@ -42,16 +44,22 @@ class Traversal:
     def runs(reads: Array, length: int) -> Traversal:
         """Return the traversal of steps that each write the next `length` adjacent elements of y.
 
-        `reads` is the index of the first element of x that each step reads.
+        Args:
+            reads: Index of the first element of x that each step reads.
+            length: Elements of y that a step writes.
         """
         reads = np.asarray(reads).reshape(-1)
         return Traversal(reads, (np.arange(len(reads)) + 1) * length)
 
     @staticmethod
     def rereading(reads: Array, length: int) -> Traversal:
-        """Return the traversal of `runs` for steps that write an output before they have read all of their inputs.
+        """Return the traversal of steps that write some of their outputs before they have read all of their inputs.
 
-        The outputs of a step then must not overwrite the step's own inputs. Arguments are those of `runs`.
+        The outputs of a step then must not overwrite the step's own inputs.
+
+        Args:
+            reads: Index of the first element of x that each step reads.
+            length: Adjacent elements of y that a step writes.
         """
         once = Traversal.runs(reads, length)
         return Traversal(np.repeat(once.reads, 2), np.repeat(once.writes, 2))
@@ -73,9 +81,12 @@ class Traversal:
 
 
 def nested_positions(*axes: Array) -> Array:
-    """Return the element offsets that nested loops visit: all sums of one entry of each axis, the last axis fastest.
+    """Return the element offsets that nested loops visit, in their order.
 
-    Each argument holds the offsets of one loop; the outermost loop comes first.
+    An offset is the sum of one entry of each argument.
+
+    Args:
+        *axes: Offsets of each loop, the outermost loop first.
     """
     total: Array = np.zeros(1, np.int64)
     for axis in axes:
@@ -84,7 +95,7 @@ def nested_positions(*axes: Array) -> Array:
 
 
 def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", into: str = "x") -> list[Overlap]:
-    """Return how far output y may overlap input x; an empty list if an overlap is not allowed or saves nothing.
+    """Return how far output y may overlap input x in memory, given the orders in which the kernel may access them.
 
     Args:
         x: Type of the input.
@@ -92,6 +103,9 @@ def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", in
         *orders: The kernel's traversals; several if its fast path has another order than plain C.
         out: Role of the output.
         into: Role of the input.
+
+    Returns:
+        One Overlap; an empty list if an overlap is not allowed or saves nothing.
     """
     if x.dtype is not y.dtype and 1 not in (x.dtype.nbytes, y.dtype.nbytes):
         return []  # C lets a compiler store elements of one type before it loads those of another, but for characters
@@ -109,7 +123,7 @@ def collapse(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[l
 
     Args:
         shape: Sizes of the dimensions, outermost first.
-        operands: Strides of each operand, in elements.
+        operands: Shape of each operand, which may be broadcast to `shape`.
 
     Returns:
         The remaining sizes, outermost first (at least one), and each operand's strides in elements (0 where broadcast).

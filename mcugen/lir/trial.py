@@ -24,8 +24,10 @@ Most models have fewer pairs of a layer and a kernel for it.
 class Trial:
     """The program of a single layer that is lowered with one kernel, to estimate the kernel's RAM, flash and code.
 
-    `inputs` are the buffers of the node's inputs in their order; None for an absent input, and for an input that the
-    program does not read.
+    Attributes:
+        program: The program.
+        inputs: Buffers of the node's inputs in their order; None for an absent input, and for an input that the program
+            does not read.
     """
 
     program: Program
@@ -33,7 +35,7 @@ class Trial:
 
     @staticmethod
     def of(node: Node, builder: Builder) -> Trial:
-        """Return the trial that consists of a builder's program, to which the instructions of one node were emitted."""
+        """Return the trial of a builder's program, to which only the instructions of `node` were emitted."""
         return Trial(builder.program, tuple(None if value is None else builder.placed(value) for value in node.inputs))
 
     @cached_property

@@ -18,9 +18,12 @@ effect (MISRA C:2012, rule 2.2).
 
 
 def bake_uniform_parameters(programs: Sequence[Program]) -> list[Program]:
-    """Return the programs, which share C functions, with literals for uniform parameters (Kernel.uniform).
+    """Return copies of programs in which uniform parameters (Kernel.uniform) are literals in the code.
 
-    A parameter becomes a literal if it is equal in all layers of all programs that share the function.
+    A parameter becomes a literal if it is equal in all layers of all programs that share the C function.
+
+    Args:
+        programs: The programs, which share C functions.
     """
     alike: dict[tuple[object, ...], list[Instr]] = defaultdict(list)
     for instr in (instr for program in programs for instr in program.instrs):

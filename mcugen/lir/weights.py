@@ -58,26 +58,28 @@ END_WEIGHTS_KERNEL = Kernel(
 
 @dataclass(frozen=True)
 class StagedConstant:
-    """A constant that is copied to the arena before the layer that reads it runs."""
+    """A constant that is copied to the arena before the layer that reads it runs.
+
+    Attributes:
+        constant: The constant.
+        beside: Index of the instruction before which a DMA copy begins, which runs while other layers compute. It is
+            the first instruction of a block or an instruction outside of blocks (Program.wholes). None means that the
+            CPU copies the constant just before the instruction that reads it.
+    """
 
     constant: Buffer
     beside: int | None = None
-    """Index of the instruction before which a DMA copy begins, which runs while other layers compute.
-
-    It is the first instruction of one of `Program.wholes`. None means that the CPU copies the constant just before the
-    instruction that reads it.
-    """
 
 
 def with_staged_weights(program: Program, staged: Mapping[int, Sequence[StagedConstant]]) -> Program:
-    """Return a copy of a program that copies constants to buffers of their own before they are read.
+    """Return a copy of a program that copies constants from slow memory to the arena before they are read.
 
     Both programs share buffers but no instructions, so that only the program whose memory was planned last can be run.
 
     Args:
         program: The program.
-        staged: The constants to copy, by the index of the first instruction of one of `Program.wholes`, which reads
-            them and at whose end the copies die.
+        staged: The constants to copy, by the index of the instruction that reads them, or of the first instruction of
+            the outermost block that does (Program.wholes). The copies are live until that instruction or block ends.
     """
     staged_program = replace(program, buffers=list(program.buffers), instrs=[], area_sizes=[0], area_bounds=[0])
     groups = _last_group(program)
@@ -119,7 +121,7 @@ def _in_order(copies: Sequence[StagedConstant]) -> list[StagedConstant]:
 
 @dataclass(frozen=True)
 class CompressedForm:
-    """The compressed form of a constant.
+    """The compressed form of a constant, and how to decompress it.
 
     Attributes:
         stored: The constants that hold the compressed data.
@@ -135,9 +137,9 @@ class CompressedForm:
 
 
 def with_decoded_weights(program: Program, decoded: Mapping[Buffer, CompressedForm]) -> Program:
-    """Return a copy of a program that decompresses constants to buffers just before the instruction that reads them.
+    """Return a copy of a program that decompresses constants to the arena just before the instruction that reads them.
 
-    Both programs share buffers but no instructions, as with `with_staged_weights`.
+    Both programs share buffers but no instructions, so that only the program whose memory was planned last can be run.
 
     Args:
         program: The program.
@@ -163,7 +165,7 @@ def with_decoded_weights(program: Program, decoded: Mapping[Buffer, CompressedFo
 
 
 def with_read_weights(program: Program) -> None:
-    """Make each layer read its constants first, by a callback of the caller, to buffers that are live during the layer.
+    """Make each layer read its constants by a callback of the user's, to buffers that are live during the layer.
 
     The program is changed in place. Outputs that are constants stay in the code.
 
@@ -189,13 +191,13 @@ def with_read_weights(program: Program) -> None:
 
 
 def max_read_bytes(program: Program) -> int:
-    """Return the bytes of weights that the layer with the most weights reads."""
+    """Return the bytes of weights that the layer with the most weights reads by the user's callback."""
     layers = [[program.instrs[i] for i in layer] for layer in program.layers()]
     return max((sum(i.operand("y").buffer.nbytes for i in x if i.kernel == READ_WEIGHTS) for x in layers), default=0)
 
 
 def is_read(buffer: Buffer) -> bool:
-    """Return whether a buffer holds a constant that can be moved to a file of weights and read from there."""
+    """Return whether a buffer holds a constant that a file of weights can hold instead of the code."""
     return buffer.space is Space.CONST and buffer.data is not None and buffer.count > 0
 
 

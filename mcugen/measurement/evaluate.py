@@ -45,7 +45,7 @@ Sample = Mapping[str, Array]
 
 
 def choose_metric(text: str, labels: Array | None, outputs: Sequence[Endpoint], inputs: Sequence[Endpoint]) -> Metric:
-    """Return the metric that `--metric` selects.
+    """Return the metric of accuracy that `--metric` selects.
 
     Args:
         text: Name of a metric, or the user's function as FILE.py:FUNCTION; "" selects the metric that suits labels and
@@ -61,7 +61,7 @@ def choose_metric(text: str, labels: Array | None, outputs: Sequence[Endpoint], 
 
 
 def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
-    """Return the inputs that samples must have.
+    """Return the descriptions (name, shape, type) of the inputs that samples must have.
 
     These are the inputs of the float model if mcugen quantized it, else the inputs of the compiled program.
     """
@@ -74,7 +74,12 @@ def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
 
 
 def measure_once(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
-    """Run a compiled model on one random sample, and return its report with the measurements, also of time."""
+    """Run a compiled model in the simulator on one random sample, and return its report with the measurements.
+
+    Args:
+        compiled: The model.
+        progress: Receives the progress of the run.
+    """
     (sample,) = random_samples(sample_endpoints(compiled)).inputs
     stored = [as_stored(sample, compiled.program.inputs)]
 
@@ -107,7 +112,7 @@ def render_for_helper(compiled: CompiledModel) -> tuple[Bundle, Board] | None:
 def step_cycles(
     compiled: CompiledModel, progress: Progress = no_progress, rendered: Callable[[Draft], Bundle] | None = None
 ) -> tuple[int, ...]:
-    """Return the estimated cycles of each step of a simulated run on a random sample.
+    """Return the estimated cycles of each step of a run in the simulator on a random sample.
 
     A step is what one call of the generated function NAME_step computes: one layer, or a group of its rows.
 
@@ -197,7 +202,7 @@ def _sample_warnings(compiled: CompiledModel, samples: Samples, metric: Metric) 
 def measure_accuracy(
     compiled: CompiledModel, samples: Samples, outputs: Sequence[Sample], metric: Metric, progress: Progress
 ) -> tuple[Accuracy, OracleRun]:
-    """Compute the accuracy of the generated code's outputs.
+    """Compute the accuracy of the outputs that the generated code computed for some samples.
 
     Args:
         compiled: The model.

@@ -29,6 +29,9 @@ def extreme_inputs(endpoint: Endpoint) -> list[Array]:
 
     They hold zeros; the smallest value; the largest value; the smallest and the largest value alternating; a ramp; and
     random values.
+
+    Args:
+        endpoint: The model input.
     """
     dtype, shape = endpoint.dtype, endpoint.shape
     low, high = (0, 1) if dtype is DType.BOOL else dtype.limits if dtype.is_integer else (-_REAL, _REAL)
@@ -47,7 +50,9 @@ def require_simulated(board: Board) -> None:
 
 
 def with_extremes(compiled: CompiledModel, report: Report, progress: Callable[[str, int, int], None]) -> Report:
-    """Add the smallest and largest instructions of runs on extreme inputs, and their upper bound, to a report.
+    """Return a report with the smallest and largest instructions of runs on extreme inputs, and their upper bound.
+
+    The report is returned unchanged if the instructions do not depend on data.
 
     Args:
         compiled: The model, for a board that is simulated (`require_simulated`).

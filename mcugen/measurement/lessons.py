@@ -46,6 +46,9 @@ def simulate_training(
         exam: Evaluation samples with labels.
         progress: Receives the number of finished calls of the model.
 
+    Returns:
+        The results of the evaluations, and the costs of a training step and of an inference.
+
     Raises:
         UsageError: If the model's training target is not a class, or labels are missing.
     """
@@ -79,8 +82,10 @@ def _figures(compiled: CompiledModel, call: Mapping[str, Array]) -> CallFigures:
 class TrainingTrial:
     """The result of training one selection of layers, which `--train auto` compares with others.
 
-    `layers` is the selection as `--train` takes it, `accuracy` the share (0 to 1) of held-out samples with the correct
-    class, and `ram` the bytes of arena and state.
+    Attributes:
+        layers: The selection, as `--train` takes it.
+        accuracy: Share (0 to 1) of held-out samples with the correct class.
+        ram: Bytes of arena and state.
     """
 
     layers: str
@@ -97,7 +102,11 @@ HELD_OUT_STRIDE = 4
 
 
 def trial_layer_counts(count: int) -> list[int]:
-    """Return the numbers N for which `--train auto` tries to train the last N layers: powers of two up to `count`."""
+    """Return the numbers N for which `--train auto` tries to train the last N layers: powers of two up to `count`.
+
+    Args:
+        count: Number of trainable layers of the model.
+    """
     return [1 << n for n in range(count.bit_length()) if 1 << n <= count]
 
 
@@ -123,6 +132,8 @@ GRADIENT_SUFFIX = ".weights.velocity"
 
 def channels_to_train(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -> dict[str, list[int]]:
     """Return the output channels of each layer whose weights have the largest gradients, by the name of the layer.
+
+    Sparse updates train only these channels.
 
     Args:
         compiled: A model that learns by `momentum`: after one step, its velocity is the gradient.
@@ -178,7 +189,7 @@ def try_training(compiled: CompiledModel, teaching: Teaching, lesson: Samples) -
 
 
 def best_trial(trials: Sequence[TrainingTrial]) -> TrainingTrial:
-    """Return the result of highest accuracy; of results with equal accuracy, the one with the least RAM."""
+    """Return the trial of highest accuracy; of trials with equal accuracy, the one with the least RAM."""
     return min(trials, key=lambda trial: (-trial.accuracy, trial.ram))
 
 

@@ -24,7 +24,7 @@ MAX_RANGE_SAMPLES = 64
 
 
 def with_plausibility(compiled: CompiledModel, samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
-    """Return the model with the generated function NAME_check_outputs, which checks the ranges of outputs.
+    """Return the model with the generated function NAME_check_outputs, which checks outputs against plausible ranges.
 
     Args:
         compiled: The model, with the requested ranges in its options.

@@ -77,7 +77,9 @@ DetectionMatrix = npt.NDArray[np.bool_]
 
 
 def with_selftest(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]]) -> CompiledModel:
-    """Return the model with a self-test on samples that are chosen to detect faults, and its coverage in the report.
+    """Return the model with a self-test on samples that detect most faults, and the self-test's coverage in the report.
+
+    Faults are bits of the code's constants that are flipped.
 
     Args:
         compiled: The model.
@@ -112,7 +114,7 @@ def can_use_user_sample(compiled: CompiledModel) -> bool:
 
 
 def use_user_sample(compiled: CompiledModel, user_samples: Sequence[Mapping[str, Array]], source: str) -> CompiledModel:
-    """Return the model with a self-test on one of the user's samples, or unchanged if none can be used.
+    """Return the model with a self-test on one of the user's samples; the model is unchanged if none can be used.
 
     Args:
         compiled: The model, whose self-test runs on random numbers.
@@ -211,11 +213,11 @@ def choose_samples(detected: DetectionMatrix, max_samples: int) -> list[int]:
     """Choose samples that together detect most flipped bits, and return their indices.
 
     Samples are chosen one by one, each time the one that detects most of the flips not detected so far. Then samples
-    are
-    exchanged for others while this increases the number of detected flips.
+    are exchanged for others while this increases the number of detected flips.
 
     Args:
-        detected: The detection matrix [flips, samples].
+        detected: For each flipped bit and each sample, whether the flip changes the model's outputs: bool [flips,
+            samples].
         max_samples: Largest number of samples. Fewer are chosen, but at least one, if more would detect nothing new.
     """
     chosen: list[int] = []

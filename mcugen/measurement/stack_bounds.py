@@ -20,7 +20,7 @@ from mcugen.simulation.stack import stack_bound
 
 
 def with_stack_bound(compiled: CompiledModel) -> CompiledModel:
-    """Return the model with an upper bound of a call's stack, in bytes, in its header and report.
+    """Return the model with an upper bound of the stack that a call needs, in bytes, in its header and report.
 
     Raises:
         ToolMissingError: If the cross compiler is not installed.

@@ -28,37 +28,39 @@ CONFLICT_MISS_RATE = 1 / 64
 
 @dataclass(frozen=True)
 class BufferReads:
-    """The reads of one arena buffer by one instruction, as the stall model sees them."""
+    """The reads of one arena buffer by one instruction, from which the stall model estimates stall cycles.
+
+    Attributes:
+        buffer: The buffer that is read.
+        times: Number of times that the instruction runs in one inference.
+        nbytes: Bytes of the buffer that each run of the instruction reads, in order.
+        reloaded_bytes: Bytes among `nbytes` that each run of the instruction loads a second time.
+        before: Reuse distances in bytes, for the buffer's first byte and for its last byte: how much data is used since
+            the last use. None if no instruction has used the buffer before, because the caller has written it.
+        advances: Whether each run of the instruction reads other bytes of the buffer than the run before.
+        gathers: Access pattern of an instruction that reads the image in blocks of channels; None for other
+            instructions.
+        result_bytes: Bytes of results that the instruction writes without overlapping this buffer.
+        scratch_bytes: Bytes of scratch memory that the instruction uses.
+        cyclic_bytes: Bytes that one run of the instruction reads repeatedly in a cycle, if the buffer is part of that
+            cycle; else 0.
+    """
 
     buffer: Buffer
     times: int
-    """Number of times that the instruction runs in one inference."""
     nbytes: int
-    """Bytes of the buffer that each run of the instruction reads, in order."""
     reloaded_bytes: int
-    """Bytes among `nbytes` that each run of the instruction loads a second time."""
     before: tuple[int, int] | None
-    """Reuse distances in bytes, for the buffer's first byte and for its last byte: how much data is used since the last
-    use.
-
-    None if no instruction has used the buffer before, because the caller has written it.
-    """
     advances: bool
-    """Whether each run of the instruction reads other bytes of the buffer than the run before."""
     gathers: Gathered | None
-    """Access pattern of an instruction that reads the image in blocks of channels; None for other instructions."""
     result_bytes: int
-    """Bytes of results that the instruction writes without overlapping this buffer."""
     scratch_bytes: int
-    """Bytes of scratch memory that the instruction uses."""
     cyclic_bytes: int
-    """Bytes that one run of the instruction reads repeatedly in a cycle, if the buffer is part of that cycle; else
-    0."""
 
     def cycles(self, board: Board, memory: Memory) -> float:
         """Return the stall cycles of these reads in one inference if the buffer lies in `memory`.
 
-        If the board file has no timing of that memory, they are derived from the memory's relative `speed`.
+        If the board file has no timing of that memory, the cycles are derived from the memory's relative `speed`.
         """
         loads = self.nbytes + self.reloaded_bytes
         if board.sequential_read_cycles(memory, WORD) is None:
@@ -114,7 +116,7 @@ def _lines(board: Board, memory: Memory, cache: Cache, nbytes: int) -> float:
 
 
 def arena_reads(program: Program) -> Iterator[BufferReads]:
-    """Yield the reads of each arena buffer by each instruction of a planned program, in its order."""
+    """Yield the reads of each arena buffer by each instruction of a planned program, in execution order."""
     used, last = 0, dict[Buffer, tuple[int, int]]()
     held = {
         o.buffer
@@ -195,7 +197,13 @@ def share_bytes(a: Buffer, b: Buffer) -> bool:
 
 
 def arena_stall_cycles(program: Program, board: Board, memory: Memory) -> dict[Buffer, float]:
-    """Return the stall cycles on reads of each arena buffer in one inference, as if the buffer lay in `memory`."""
+    """Return the stall cycles on reads of each arena buffer in one inference, as if all lay in one memory.
+
+    Args:
+        program: A planned program.
+        board: The board with the timing of its memories.
+        memory: The memory.
+    """
     stall_cycles = dict.fromkeys((b for b in program.buffers if b.planned), 0.0)
     for reading in arena_reads(program):
         stall_cycles[reading.buffer] += reading.cycles(board, memory)

@@ -30,7 +30,7 @@ AREA_SOLVER_TIME = 0.5
 
 
 def split_arena(program: Program, board: Board, room: Mapping[Memory, int]) -> tuple[Memory, ...] | None:
-    """Divide the arena into areas in several memories, and plan the program's memory again.
+    """Divide the arena of a program into areas in several memories, and plan the program's memory again.
 
     Buffers are assigned to memories for the least estimated stall cycles (mcugen.memory.activation_stalls). The
     assignment estimates the size of an area by its peak of live bytes; if the plan of an area needs more, the
@@ -74,7 +74,7 @@ def split_arena_stall_cycles(program: Program, board: Board, arenas: Sequence[Me
 
     Args:
         program: A planned program.
-        board: The board.
+        board: The board with the timing of its memories.
         arenas: The memory of each area of the arena.
     """
     waits_by_memory = [arena_stall_cycles(program, board, memory) for memory in arenas]

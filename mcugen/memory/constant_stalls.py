@@ -16,29 +16,32 @@ COPY_CYCLES_PER_BYTE = 1.0
 
 @dataclass(frozen=True)
 class ConstantReads:
-    """The reads of one constant by one instruction, as the stall model sees them."""
+    """The reads of one constant by one instruction, from which the stall model estimates stall cycles.
+
+    Attributes:
+        instr: The instruction that reads the constant.
+        buffer: The constant that is read.
+        whole: Indices of the instructions of the outermost block around the instruction, or of the instruction itself
+            outside of blocks (Program.wholes).
+        runs: Number of times that the instruction runs in one inference.
+        passes: Number of times that one run of the instruction reads the whole constant.
+        between: Reuse distance in bytes: size of all constants that the instructions of `whole` read, which pass
+            through the cache between two runs.
+        cold: Share (0 to 1) of the constant that no cache holds any more when the model is called again.
+    """
 
     instr: Instr
-    """The instruction that reads the constant."""
     buffer: Buffer
-    """The constant that is read."""
     whole: range
-    """Indices of the outermost block around the instruction, or of the instruction itself outside of blocks
-    (Program.wholes)."""
     runs: int
-    """Number of times that the instruction runs in one inference."""
     passes: float
-    """Number of times that one run of the instruction reads the whole constant."""
     between: int
-    """Reuse distance in bytes: size of all constants that `whole` reads, which pass through the cache between two
-    runs."""
     cold: float
-    """Share (0 to 1) of the constant that no cache holds any more when the model is called again."""
 
     def stall_cycles(self, board: Board, memory: Memory) -> float | None:
-        """Return the stall cycles of one inference on these reads if the constant lies in `memory`.
+        """Return the stall cycles of these reads in one inference if the constant lies in `memory`.
 
-        Return None if the board has no timing of the memory.
+        Return None if the board file has no timing of the memory.
         """
         nbytes, first = self.buffer.nbytes, board.sequential_read_cycles(memory, self.buffer.nbytes)
         if first is None:
@@ -48,7 +51,7 @@ class ConstantReads:
         return self.cold * first + (self.runs - 1) * later + self.runs * later_passes
 
     def saved_by_copy(self, board: Board, slow: Memory, fast: Memory, hidden: float | None = None) -> float:
-        """Return the cycles per inference that a copy of the constant to a faster memory saves; 0 if unknown.
+        """Return the cycles per inference that a copy of the constant to a faster memory saves.
 
         The copy is made in each inference, before the instructions that read it; its own cycles are subtracted. The
         result is 0 if the board file has no timing of the memories.
@@ -74,7 +77,13 @@ class ConstantReads:
 
 
 def constant_reads(program: Program, board: Board, memory: Memory) -> Iterator[ConstantReads]:
-    """Yield the reads of each constant by each instruction, in program order, as if all constants lay in `memory`."""
+    """Yield the reads of each constant by each instruction, in program order, as if all constants lay in one memory.
+
+    Args:
+        program: The program.
+        board: The board with the timing of its memories.
+        memory: The memory of the constants.
+    """
     runs, cold = {id(instr): times for instr, times in runs_of(program)}, _cold(program, board, memory)
     for whole in program.wholes():
         reading = [(i, b) for i in (program.instrs[index] for index in whole) for b in _constants(i)]
@@ -132,7 +141,8 @@ def constant_stall_cycles(program: Program, board: Board, slow: Memory, fast: Me
 def saved_by_copies(program: Program, board: Board, slow: Memory, fast: Memory) -> dict[Buffer, float]:
     """Return the stall cycles per inference that each constant saves if it lies in `fast` instead of `slow` memory.
 
-    The value is 0 for a constant whose stall cycles are unknown. Cycles of copying are not subtracted.
+    The value is 0 for a constant whose stall cycles are unknown. The cycles of copying constants there are not
+    subtracted.
     """
     saved = dict.fromkeys((b for b in program.buffers if b.space is Space.CONST), 0.0)
     for constant in constant_reads(program, board, slow):

@@ -45,6 +45,8 @@ MAX_EXAMINED_WITHOUT_SOLVER = 2_000_000
 class Problem:
     """A placement problem: intervals to place on a line from 0 on, with distances that starts must not have.
 
+    In memory planning, an interval is a region of buffers, and the line is the arena.
+
     Attributes:
         sizes: Length of each interval.
         forbidden: For a pair (a, b) of indices of intervals, the ranges of start(b) − start(a) that are not allowed.
@@ -213,7 +215,11 @@ def _solve_within(
 
 
 def deterministic_solver(effort: float) -> cp_model.CpSolver:
-    """Return a CP-SAT solver with reproducible results that stops after `effort` units of its deterministic time."""
+    """Return a solver (OR-Tools CP-SAT) with reproducible results, which stops after a given effort.
+
+    Args:
+        effort: Limit in units of the solver's deterministic time.
+    """
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()

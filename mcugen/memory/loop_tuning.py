@@ -14,7 +14,7 @@ Source: mcugen.simulation.cortex_m.
 
 
 def tuning_flags(board: Board, weights: Memory, goal: str) -> frozenset[str]:
-    """Return the tuning flags (names in mcugen.lir.kernel) for a goal, with the weights in memory `weights`.
+    """Return the tuning flags, which select variants of inner loops, for a board and a goal of the optimization.
 
     PAIRED_LOADS takes more code, so the goals `ram` and `flash` do without it. SEPARATE_SUMS takes nearly twice the
     instructions, but fewer cycles on cores with a slow fused multiply-add (SLOW_FMA) if instruction fetches do not
@@ -25,6 +25,9 @@ def tuning_flags(board: Board, weights: Memory, goal: str) -> frozenset[str]:
         board: The board.
         weights: The memory that holds the weights.
         goal: The goal of the optimization: `speed`, `ram`, `flash` or `balanced`.
+
+    Returns:
+        Names of flags, which mcugen.lir.kernel defines.
     """
     code = board.memory(board.code_memory)
     keeps_pace = not board.wait_cycles(code, 4) or board.cache(code, "instructions") is not None

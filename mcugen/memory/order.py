@@ -43,8 +43,8 @@ _known_orders: dict[Hashable, Sequence[int]] = {}
 def reorder(program: Program) -> None:
     """Reorder the instructions of a program, in place, for the least peak of live bytes; a tie keeps the given order.
 
-    A program with computed run-time sizes stays as it is: formulas read these sizes, and operands do not show such
-    dependencies.
+    A program with run-time sizes that the model computes stays as it is: formulas read these sizes, and operands do not
+    show such dependencies.
     """
     if any(symbol.output for symbol in program.symbols):
         return

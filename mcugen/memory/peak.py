@@ -18,7 +18,7 @@ NUM_NAMED_BUFFERS = 4
 
 @dataclass(frozen=True)
 class Moment:
-    """The use of the arena during one instruction.
+    """The use of the arena during one instruction, or before or after the program.
 
     Attributes:
         index: Index of the instruction; −1 before the first one, the number of instructions after the last one.
@@ -50,7 +50,10 @@ def moments(program: Program) -> list[Moment]:
 
 
 def busiest(moments: Iterable[Moment]) -> Moment:
-    """Return the moment with the most bytes in use; among equal ones, the first with the most live buffers."""
+    """Return the moment with the most bytes of the arena in use.
+
+    Among equal ones, it is the first with the most live buffers.
+    """
     return max(moments, key=lambda moment: (moment.nbytes, len(moment.buffers)))
 
 

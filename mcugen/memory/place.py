@@ -29,20 +29,22 @@ class Placement:
     Attributes:
         arenas: The memory of each area of the arena, in order of the areas.
         weights: The non-volatile memory that holds the weights.
+        copies: Constants that start-up code copies to RAM, each with the memory that it is copied to.
+        names_arena: Whether the C code names the arena's memory: if the user chose it, or it is not the board's
+            default.
+        names_weights: Whether the C code names the memory of the weights: if the user chose it, or it is not the
+            board's default.
     """
 
     arenas: tuple[Memory, ...]
     weights: Memory
     copies: Mapping[Buffer, Memory] = field(default_factory=dict)
-    """Constants that start-up code copies to RAM, each with the memory that it is copied to."""
     names_arena: bool = False
-    """Whether the C code names the arena's memory: if the user chose it, or it is not the board's default."""
     names_weights: bool = False
-    """Whether the C code names the memory of the weights: if the user chose it, or it is not the board's default."""
 
     @property
     def memories(self) -> tuple[Memory, ...]:
-        """Return all memories that hold data of the program."""
+        """Return all memories that hold data of the program, each once."""
         return tuple(dict.fromkeys((*self.arenas, *self.copies.values(), self.weights)))
 
     def copied_to(self, memory: Memory) -> int:
@@ -61,7 +63,8 @@ def place(program: Program, board: Board, places: Places = NO_PLACES, *, most_sp
         program: The planned program.
         board: The board.
         places: The user's choices.
-        most_spilled: Largest total size in bytes of an arena that may be split although the user did not choose that.
+        most_spilled: Largest total size in bytes of an arena that may be split over several memories without the user's
+            request.
 
     Raises:
         DoesNotFitError: The memories are too small.
@@ -89,7 +92,7 @@ MAX_CORE_IMAGE_CODE_BYTES = 24 * 1024
 
 
 def in_second_core_image(placement: Placement, program: Program, seen: Board) -> Placement:
-    """Return the placement for the firmware image of a second core.
+    """Return the placement of data for the firmware image of a second core.
 
     The constants that the second core reads are put in its own image, instead of RAM copies shared with the first core.
     Otherwise `placement` is returned: if they do not fit in the image, or if reading them there would be slower.
@@ -115,7 +118,7 @@ def _by_speed(memories: Iterable[Memory]) -> list[Memory]:
 
 
 def ram_by_speed(board: Board) -> list[Memory]:
-    """Return all RAM memories, the fastest first."""
+    """Return all RAM memories of a board, the fastest first."""
     return _by_speed(m for m in board.memories if m.kind == "ram")
 
 
@@ -144,12 +147,18 @@ def ram_lacking(program: Program, board: Board, places: Places, may_spill: bool)
 
 
 def flash_lacking(program: Program, board: Board, places: Places) -> int:
-    """Return the bytes of constants beyond the size of the largest memory that may hold them; 0 if they fit."""
+    """Return by how many bytes a program's constants exceed the largest memory that may hold them; 0 if they fit.
+
+    Args:
+        program: The program.
+        board: The board.
+        places: The user's choice of memories.
+    """
     return max(program.weights_size - max(m.room for m in weights_memories(board, places)), 0)
 
 
 def check_places(board: Board, places: Places) -> None:
-    """Check that the board has the requested memories, and that they can hold what is placed there.
+    """Check that the board has the memories that the user chose, and that they are of the right kind for their data.
 
     Raises:
         UsageError: A memory does not exist, or is of the wrong kind.
@@ -175,7 +184,7 @@ def _ram(board: Board, name: str, option: str) -> Memory:
 def weights_memories(board: Board, places: Places) -> list[Memory]:
     """Return the flash memories that may hold the weights, in order of preference.
 
-    This is the memory that the user requested, or else the board's default memory followed by the other ones.
+    This is the flash memory that the user chose, or else the board's default memory followed by the other ones.
     """
     requested = board.memory(places.weights) if places.weights else None
     if requested is not None and requested.kind == "flash":
@@ -197,19 +206,28 @@ def _weights_memory(program: Program, board: Board, places: Places) -> Memory:
 
 
 def memory_of_weights(board: Board, places: Places) -> Memory:
-    """Return the memory from which weights are read at run time, except weights that are copied to another memory."""
+    """Return the preferred memory from which weights are read at run time, except weights that are copied elsewhere.
+
+    It is the memory that the user chose, or the board's default.
+    """
     requested = board.memory(places.weights) if places.weights else None
     return requested if requested and requested.kind == "ram" else weights_memories(board, places)[0]
 
 
 def memory_of_arena(board: Board, places: Places) -> Memory:
-    """Return the preferred memory of the arena: the first one that the user named, or the board's default."""
+    """Return the preferred memory of the arena: the first one that the user chose, or the board's default."""
     named = [name for name in places.arena if name != AUTO_PLACE]
     return board.memory(named[0] if named else board.arena_memory)
 
 
 def copied_bytes(program: Program, board: Board, places: Places) -> int:
-    """Return the bytes of RAM that start-up code fills with copies of weights."""
+    """Return the bytes of RAM that start-up code fills with copies of weights, as the user asks.
+
+    Args:
+        program: The program.
+        board: The board.
+        places: The user's choice of memories.
+    """
     return sum(aligned(buffer.nbytes) for buffer in copies_of(program, board, places))
 
 
@@ -238,7 +256,7 @@ def copies_of(program: Program, board: Board, places: Places) -> dict[Buffer, Me
 def fitting(buffers: Iterable[Buffer], nbytes: int) -> list[Buffer]:
     """Return buffers that fit in `nbytes` together, chosen greedily in the given order.
 
-    A buffer that is too large for the remaining bytes is skipped.
+    A buffer whose aligned size exceeds the remaining bytes is skipped.
     """
     chosen = list[Buffer]()
     for buffer in buffers:

@@ -30,7 +30,9 @@ It is hundreds of times the number for any shared test model.
 
 
 def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math.inf) -> None:
-    """Set the offset of every planned buffer, and the sizes and lower bounds of the program's areas.
+    """Place the buffers of a program in its arena, for the smallest arena.
+
+    This sets the offset of every planned buffer, and the sizes of the program's areas with their lower bounds.
 
     Args:
         program: The program, changed in place.
@@ -67,7 +69,7 @@ class Planned:
 
     @classmethod
     def of(cls, program: Program) -> Planned:
-        """Return a copy of the program's present memory plan."""
+        """Return a snapshot of the program's present memory plan."""
         places = {b: (b.area, b.offset) for b in program.buffers}
         return cls(places, program.area_sizes, program.area_bounds)
 
@@ -79,7 +81,7 @@ class Planned:
 
 
 def peak_live_bytes(program: Program) -> int:
-    """Return the peak of live bytes in the first area.
+    """Return the peak of live bytes in a program's first arena area.
 
     It is a lower bound of the area's size for all plans that eliminate the same moves.
     """

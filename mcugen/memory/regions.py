@@ -14,23 +14,25 @@ from mcugen.lir.program import ALIGNMENT, MOVE, WORD, Access, Buffer, Control, I
 
 @dataclass(frozen=True)
 class Freedom:
-    """The distances, in bytes, at which an output may overlap an input.
+    """The distances at which an output of an instruction may overlap an input in memory.
 
-    The distance is measured from the start of the input `into` to the start of the output `out`; negative if the output
+    A distance is measured in bytes from the start of the input to the start of the output; it is negative if the output
     begins first.
+
+    Attributes:
+        at: Distances that are allowed, in addition to those up to `up_to`.
+        up_to: Distance up to which all distances are allowed; None if only those in `at` are.
     """
 
     at: frozenset[int]
-    """Distances in bytes that are allowed, in addition to those up to `up_to`."""
     up_to: int | None
-    """Distance in bytes up to which all distances are allowed; None if only those in `at` are."""
 
     def allows(self, distance: int) -> bool:
         """Return whether the output may begin `distance` bytes behind the start of the input."""
         return distance in self.at or (self.up_to is not None and distance <= self.up_to)
 
     def max_shared_bytes(self, out: int, into: int, granule: int = ALIGNMENT) -> int:
-        """Return the most bytes that an output and an input can share.
+        """Return the most bytes that an output and an input of given sizes can share at an allowed distance.
 
         Args:
             out: Bytes of the output.
@@ -46,7 +48,13 @@ class Freedom:
 def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
     """Return the distances at which an instruction's output may overlap its input, if the input is not read later.
 
-    Return None if they must not overlap.
+    Args:
+        instr: The instruction.
+        out: The buffer of the output.
+        into: The buffer of the input.
+
+    Returns:
+        The distances; None if the buffers must not overlap.
     """
     pairs = [(o.role, i.role) for o in instr.operands if o.buffer is out for i in instr.operands if i.buffer is into]
     if len(pairs) != 1:
@@ -61,9 +69,14 @@ def freedom(instr: Instr, out: Buffer, into: Buffer) -> Freedom | None:
 
 @dataclass(frozen=True)
 class BufferUse:
-    """A read or write of a buffer's bytes from `low` to before `high`.
+    """A read or write of some bytes of a buffer by an instruction.
 
-    `index` is the instruction; −1 and the number of instructions stand for the caller, before and after the program.
+    Attributes:
+        index: Index of the instruction; −1 and the number of instructions stand for the caller, before and after the
+            program.
+        writes: Whether the bytes are written; else they are read.
+        low: Offset in the buffer of the first byte.
+        high: Offset in the buffer after the last byte.
     """
 
     index: int
@@ -73,7 +86,12 @@ class BufferUse:
 
 
 class LiveRanges:
-    """The live ranges of all buffers in one area of the arena, and the instructions that use them."""
+    """The live ranges of all buffers in one area of the arena, and the instructions that use them.
+
+    Args:
+        program: The program.
+        area: Index of the area.
+    """
 
     def __init__(self, program: Program, area: int) -> None:
         self.program = program
@@ -112,7 +130,7 @@ class LiveRanges:
         return [use.index for use in self._uses[buffer] if use.writes]
 
     def meet(self, a: Buffer, b: Buffer) -> bool:
-        """Return whether two buffers are live during a common instruction."""
+        """Return whether the live ranges of two buffers overlap."""
         (first, last), (begin, end) = self.ranges[a], self.ranges[b]
         return first <= end and begin <= last
 
@@ -131,14 +149,23 @@ class LiveRanges:
         return around
 
     def is_certain(self, index: int, after: int) -> bool:
-        """Return whether instruction `index` always runs if the earlier instruction `after` has run."""
+        """Return whether instruction `index` always runs if the earlier instruction `after` has run.
+
+        Args:
+            index: Index of the instruction.
+            after: Index of the earlier instruction; negative for the start of the program.
+        """
         around = self.blocks[index]
         return not around if after < 0 else self.blocks[after][: len(around)] == around
 
 
 @dataclass(eq=False)
 class Region:
-    """Buffers that are placed together at fixed distances, with their offsets in bytes from the region's start."""
+    """Buffers that are placed together in the arena, at fixed distances.
+
+    Attributes:
+        members: Offset in bytes of each buffer from the region's start.
+    """
 
     members: dict[Buffer, int]
 
@@ -157,10 +184,12 @@ class Region:
 
 
 def joined_regions(live_ranges: LiveRanges, joins: bool) -> list[Region]:
-    """Return the regions to place: one for each buffer or, with `joins`, one for all buffers that moves connect.
+    """Return the regions (groups of buffers at fixed distances) to place: one for each buffer, or larger ones.
 
-    A move within a region needs no code, as its source and target have the same address. Buffers are connected only
-    where that is safe.
+    Args:
+        live_ranges: The live ranges of the buffers.
+        joins: Whether buffers that moves connect form one region, where that is safe. A move within a region needs no
+            code, as its source and target have the same address.
     """
     region_of = {b: Region({b: 0}) for b in live_ranges.ranges}
     for move in _moves(live_ranges) if joins else ():
@@ -177,7 +206,11 @@ def joined_regions(live_ranges: LiveRanges, joins: bool) -> list[Region]:
 
 
 def covered_bytes(spans: Iterable[tuple[int, int, int]]) -> int:
-    """Return the total bytes of spans (region, first byte, byte after the last); shared bytes count once."""
+    """Return the total bytes of spans of memory; bytes that several spans share count once.
+
+    Args:
+        spans: For each span, the number of its region of memory, the first byte, and the byte after the last one.
+    """
     total, reached = 0, (-1, 0)
     for region, start, end in sorted(spans):
         begin = max(start, reached[1]) if region == reached[0] else start

@@ -31,7 +31,7 @@ class SharedArena:
 
 
 def join(sizes: Sequence[int], exclusive: Collection[Pair]) -> SharedArena:
-    """Return the placement of several models' arenas, of these sizes in bytes, in the smallest common arena.
+    """Place the arenas of several models in the smallest common arena.
 
     Args:
         sizes: Bytes of each model's arena.

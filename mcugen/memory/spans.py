@@ -19,13 +19,14 @@ Life = tuple[int, int]
 
 
 def bytes_at(spans: Mapping[Key, Span], live_ranges: Mapping[Key, Life], moments: int) -> list[int]:
-    """Return the bytes in use at each moment; bytes that several spans share count once.
+    """Return the bytes of memory in use at each moment; bytes that several spans share count once.
 
-    The running time grows with the number of spans, and with the number of spans that share the same bytes.
+    A moment is an instruction, or −1 before the first one. The running time grows with the number of spans, and with
+    the number of spans that share the same bytes.
 
     Args:
-        spans: The byte ranges.
-        live_ranges: The live range of each byte range, in moments from −1 to `moments`.
+        spans: The byte ranges, by key: number of the region, first byte, and the byte after the last one.
+        live_ranges: The first and the last moment of each byte range, from −1 to `moments`.
         moments: The last moment.
 
     Returns:

@@ -22,7 +22,10 @@ def traffic(program: Program) -> dict[Buffer, int]:
 
 
 def runs_of(program: Program) -> Iterator[tuple[Instr, int]]:
-    """Yield each instruction that may generate code, in order, and the number of its runs in one inference."""
+    """Yield each instruction that may generate code, in order, with the number of its runs in one inference.
+
+    Moves whose source and target have the same address generate none.
+    """
     steps, events = [1], Counter[int]()
     for instr in program.instrs:
         if instr.control is Control.END:
@@ -43,9 +46,10 @@ def _repetitions(instr: Instr, events: Counter[int]) -> int:
 
 
 def passes_of(instr: Instr) -> int:
-    """Return how often one run of an instruction reads all its constants: multiply-accumulates / number of weights.
+    """Return how often one run of an instruction uses each of its weights: multiply-accumulates / number of weights.
 
-    Each multiply-accumulate is assumed to read one weight. The result is 0 without weights.
+    Such a use of all constants is a pass. Each multiply-accumulate is assumed to use one weight. The result is 0 for an
+    instruction without multiply-accumulates.
     """
     constants = [o.buffer.count for o in instr.operands if o.buffer.space is Space.CONST]
     return instr.macs // max([1, *constants]) if instr.control is Control.NONE else 0
@@ -60,12 +64,15 @@ which have two or four elements.
 
 
 def loads_in_pass(instr: Instr) -> float:
-    """Return the loads per word of a layer's constants in one pass: one multiplication by each constant."""
+    """Return the number of loads per word of a layer's constants in one pass, which is one use of each constant.
+
+    It is below 1 if a loaded word serves several results (Kernel.loads).
+    """
     return DEFAULT_LOADS_PER_WORD if instr.declaration is None else instr.declaration.loads
 
 
 def sweeps_in_pass(instr: Instr) -> float:
-    """Return how often a layer traverses all its constants in one pass, as seen by a cache.
+    """Return how often a layer traverses all its constants in one pass (one use of each constant), as a cache sees it.
 
     A word that is loaded again soon after its last load counts once, because it is still in the cache.
     """
@@ -83,7 +90,7 @@ def touched_bytes(instr: Instr, operand: Operand) -> int:
 
 
 def accesses(instr: Instr) -> Iterator[tuple[Operand, int]]:
-    """Yield each operand of an instruction with the bytes that one run reads and writes.
+    """Yield each operand of an instruction with the bytes that one run of the instruction reads and writes there.
 
     Each multiply-accumulate reads a weight and an input, or the prepared input in scratch memory. All constants of a
     layer (weights, biases, factors) are read equally often; other tables are read once for each result.

@@ -27,9 +27,7 @@ from mcugen.lir.program import (
 
 
 def verify_plan(program: Program) -> None:
-    """Verify that no instruction reads bytes that another buffer has overwritten.
-
-    The program must have a memory plan.
+    """Verify that no instruction of a planned program reads bytes that another buffer has overwritten.
 
     Raises:
         VerificationError: An instruction would read wrong bytes; the message names it.

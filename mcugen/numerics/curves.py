@@ -47,7 +47,14 @@ _BEYOND = 4
 class Line:
     """A linear function of integers in 64-bit arithmetic: q = clamp((x · slope + offset) >> shift, low, high).
 
-    The result is rounded once, half up; the offset includes the rounding term.
+    The result is rounded once, half up.
+
+    Attributes:
+        slope: Factor of x, scaled by 2^shift.
+        offset: Constant term, scaled by 2^shift, with the rounding term.
+        shift: Right shift in bits.
+        low: Lower limit of the result.
+        high: Upper limit of the result.
     """
 
     slope: int
@@ -60,7 +67,11 @@ class Line:
     def of(slope: float, constant: float, low: int, high: int) -> Line:
         """Return the line q = round(slope · x + constant), clamped to [low, high].
 
-        Slopes are limited to ±2^29.
+        Args:
+            slope: Slope; it is limited to ±2^29.
+            constant: Value at x = 0.
+            low: Lower limit of the result.
+            high: Upper limit of the result.
         """
         slope = float(np.clip(slope, -(2.0**29), 2.0**29))
         shift = 32
@@ -71,15 +82,17 @@ class Line:
 
     @staticmethod
     def requantization(x: TensorType, y: TensorType) -> Line:
-        """Return the line that requantizes integers of quantized type `x` to integers of quantized type `y`."""
+        """Return the linear function that requantizes integers of quantized type `x` to quantized type `y`."""
         ratio = min(x.q.scale[0] / y.q.scale[0], 2.0**29)
         return Line.of(ratio, y.q.zero_point - ratio * x.q.zero_point, *y.dtype.limits)
 
     @staticmethod
     def through(values: Array, dtype: DType) -> Line | None:
-        """Return the clamped line through the points (CURVE_INPUTS[i], values[i]); None if no line is accurate enough.
+        """Return the clamped line through given values of a function; None if no line is accurate enough.
 
-        `values` are the real, unrounded outputs for all int16 inputs; the line rounds and clamps them to type `dtype`.
+        Args:
+            values: The real, unrounded outputs for all int16 inputs (CURVE_INPUTS).
+            dtype: Type of the output, to which the line rounds and clamps.
         """
         y = np.clip(values, *dtype.limits)
         low, high = y.min(), y.max()
@@ -96,7 +109,9 @@ class Line:
     def expression(self, x: Expression, scalar: MakeParameter) -> Expression:
         """Return the line as an expression of an int32 `x`.
 
-        `scalar` makes kernel parameters of the line's constants.
+        Args:
+            x: The input.
+            scalar: Makes kernel parameters of the line's constants.
         """
         up = 32 - self.shift  # where there is room for it, the upper word of 64 bits is the result
         fits = 2**15 * abs(self.slope) + abs(self.offset) < 2 ** (63 - up)
@@ -108,10 +123,10 @@ class Line:
 
 
 def limited(value: Expression, low: int, high: int, scalar: MakeParameter) -> Expression:
-    """Return the expression of an int32 limited to [low, high].
+    """Return an expression that limits an int32 to [low, high].
 
     Args:
-        value: Expression of an int32.
+        value: Expression of the int32.
         low: Lower limit.
         high: Upper limit.
         scalar: Makes a kernel parameter of a number, here of the limits.
@@ -124,11 +139,18 @@ def limited(value: Expression, low: int, high: int, scalar: MakeParameter) -> Ex
 
 @dataclass(frozen=True)
 class Segments:
-    """A piecewise linear function that interpolates in a table of equally spaced values.
+    """A piecewise linear function of an int16 x that interpolates in a table t of equally spaced values.
 
     The result is q = clamp((t[i] · 2^bits + (t[i + 1] − t[i]) · rest + 2^(shift−1)) >> shift) with the index i = (x +
     2^15) >> bits and the lower `bits` bits of x as `rest`. Entries are in units of 2^(bits − shift) output steps. All
-    intermediate results fit in int32. If `within`, no result exceeds the limits `low` and `high`.
+    intermediate results fit in int32.
+
+    Attributes:
+        bits: Binary logarithm of the number of inputs from entry to entry of the table.
+        shift: Right shift of the result in bits.
+        low: Lower limit of the result.
+        high: Upper limit of the result.
+        within: Whether no result exceeds the limits, so that a clamp is not needed.
     """
 
     bits: int
@@ -138,7 +160,7 @@ class Segments:
     within: bool = False
 
     def expression(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the function as an expression of an int16 `x`.
+        """Return the function as a scalar expression of an int16 `x`.
 
         Args:
             x: The input.
@@ -213,7 +235,15 @@ Only int16 outputs with a scale below 2^-17 reach it; their error of 8 codes is 
 
 @dataclass(frozen=True)
 class ShortLine:
-    """A line in 32-bit arithmetic for an int16 x: q = clamp((x · slope + offset) >> shift, low, high)."""
+    """A linear function of an int16 x in 32-bit arithmetic: q = clamp((x · slope + offset) >> shift, low, high).
+
+    Attributes:
+        slope: Factor of x, scaled by 2^shift.
+        offset: Constant term, scaled by 2^shift, with the rounding term.
+        shift: Right shift in bits.
+        low: Lower limit of the result.
+        high: Upper limit of the result.
+    """
 
     slope: int
     offset: int
@@ -223,7 +253,13 @@ class ShortLine:
 
     @staticmethod
     def of(slope: float, zero_point: int, dtype: DType) -> ShortLine | None:
-        """Return the line q = round(slope · x) + zero_point; None if it does not fit in 32-bit arithmetic."""
+        """Return the line q = round(slope · x) + zero_point; None if it does not fit in 32-bit arithmetic.
+
+        Args:
+            slope: Slope.
+            zero_point: Value at x = 0.
+            dtype: Type of the result, to which it is clamped.
+        """
         fraction, exponent = math.frexp(slope)
         shift = (1 if fraction == 1 / 2 else 15) - exponent  # a power of two is a factor of 1
         factor = round(slope * 2.0**shift)
@@ -232,13 +268,20 @@ class ShortLine:
         return ShortLine(factor, offset, shift, *dtype.limits) if 2**15 * factor + abs(offset) < 2**31 else None
 
     def expression(self, x: Expression, scalar: MakeParameter) -> Expression:
-        """Return the line as an expression of an int32 `x`; `scalar` makes kernel parameters of its constants."""
+        """Return the line as a scalar expression of an int32 `x`.
+
+        Args:
+            x: The input.
+            scalar: Makes kernel parameters of the line's constants.
+        """
         return limited(self._sum(x, scalar), self.low, self.high, scalar)
 
     def vector(self, x: Expression, scalar: MakeParameter) -> Expression:
         """Return the line as an expression of Helium vectors of four elements.
 
-        `scalar` makes kernel parameters of the line's constants.
+        Args:
+            x: The input.
+            scalar: Makes kernel parameters of the line's constants.
         """
         return call(CLAMP, self._sum(x, scalar), scalar(self.low), scalar(self.high))
 
@@ -251,10 +294,16 @@ class ShortLine:
 class SharedTanh:
     """tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, by interpolation in TANH_TABLE, which all layers share.
 
-    The result has units of 2^-15; `line` (if not None) then maps it to the output. The position in the table is at
-    = x · factor + _MIDDLE, for x limited to ±`reach`. With the entries `start` and `end` at index at >> 22 and the
-    next one, and `rest` the upper 16 of the 22 bits below, tanh is (start · 2^16 + (end − start) · rest + 2^15) >>
-    16, and the sigmoid is 2^14 + ((start · 2^16 + (end − start) · rest + 2^16) >> 17).
+    The result has units of 2^-15; `line` (if not None) then maps it to the output. The position in the table is at = x
+    · factor + _MIDDLE, for x limited to ±`reach`. With the entries `start` and `end` at index at >> 22 and the next
+    one, and `rest` the upper 16 of the 22 bits below, tanh is (start · 2^16 + (end − start) · rest + 2^15) >> 16, and
+    the sigmoid is 2^14 + ((start · 2^16 + (end − start) · rest + 2^16) >> 17).
+
+    Attributes:
+        factor: Integer factor from the quantized input x to a position in the table with 22 fraction bits.
+        reach: Largest magnitude of x within the table.
+        is_sigmoid: Whether the function is the sigmoid; else tanh.
+        line: Requantization of the result to the output type; None if the output has units of 2^-15.
     """
 
     factor: int
@@ -264,15 +313,16 @@ class SharedTanh:
 
     @staticmethod
     def of(function: str, x: QuantParams, out: TensorType) -> SharedTanh | None:
-        """Return how a function reads TANH_TABLE for these input and output types.
-
-        Return None if the function is neither tanh nor sigmoid, or if no integer factor maps the inputs to table
-        positions exactly.
+        """Return how to compute a function by TANH_TABLE for given input and output types.
 
         Args:
             function: Name of the function, such as "tanh".
             x: Quantization of the int16 input.
             out: Type of the output.
+
+        Returns:
+            The computation; None if the function is neither tanh nor sigmoid, or if no integer factor maps the inputs
+            to table positions exactly.
         """
         is_exact = math.frexp(x.scale[0])[0] == 1 / 2 and _FINEST_SCALE <= x.scale[0] <= _COARSEST_SCALE
         if function not in ("tanh", "sigmoid") or x.zero_point or not is_exact:
@@ -286,9 +336,11 @@ class SharedTanh:
         return None if line is None else SharedTanh(factor, reach, is_sigmoid, line)
 
     def is_near(self, exact: Array, dtype: DType) -> bool:
-        """Return whether the error of the shared table is small enough for the output type `dtype`.
+        """Return whether the error of the shared table is small enough for the output type.
 
-        `exact[i]` is the function's real, unrounded output for the int16 input CURVE_INPUTS[i].
+        Args:
+            exact: The function's real, unrounded outputs for all int16 inputs (CURVE_INPUTS).
+            dtype: Type of the output.
         """
         inputs = {"x": CURVE_INPUTS[:-1], "table": TANH_TABLE}
         arguments = Argument("x", DType.INT16, exact=True), Table("table", DType.INT16)
@@ -297,7 +349,7 @@ class SharedTanh:
         return bool(error <= 1 / 2 + _SHARED_WORST[dtype])
 
     def expression(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the function as an expression of an int16 `x`.
+        """Return the function as a scalar expression of an int16 `x`.
 
         Args:
             x: The input.
@@ -342,12 +394,12 @@ def _constant(value: Param) -> Parameter:
 
 
 def interpolation(values: Array, dtype: DType) -> tuple[Segments, Array] | None:
-    """Find the smallest table that approximates the real values values[i] at the int16 inputs CURVE_INPUTS[i].
+    """Find the smallest lookup table that approximates a function of an int16 by linear interpolation.
 
     If no table meets the target accuracy, the most accurate one is returned.
 
     Args:
-        values: The real, unrounded outputs, in output steps.
+        values: The function's real, unrounded outputs for all int16 inputs (CURVE_INPUTS), in output steps.
         dtype: Type of the output.
 
     Returns:

@@ -33,10 +33,14 @@ It equals the number of fraction bits of the multipliers (Q0.31).
 class Requantizer:
     """A requantization: q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), rounded half up.
 
-    `multiplier` < 2^31 holds one entry per channel of the last axis (or a single one). `shift` is 31; it is less where
-    a scale is 1 or above (which equals shifting the accumulator first), and more where 16-bit results need all bits of
-    the multiplier. Averages round `ties_to_even` instead, like ONNX: sums over a power of two elements hit ties too
-    often to ignore.
+    Attributes:
+        multiplier: Integer multipliers of the accumulator acc below 2^31, one per channel of the last axis, or a single
+            one.
+        shift: Right shift in bits: 31; less where a scale is 1 or above (which equals shifting the accumulator first),
+            and more where 16-bit results need all bits of the multiplier.
+        zero_point: Zero point of the result.
+        ties_to_even: Whether ties round to even instead of up, as ONNX defines it. Averages need this, because sums
+            over a power of two elements often hit ties.
     """
 
     multiplier: Int64Array
@@ -46,10 +50,9 @@ class Requantizer:
 
     @staticmethod
     def of(scale: Array | float, zero_point: int, ties_to_even: bool = False, sums: Array | None = None) -> Requantizer:
-        """Return the requantizer for real factors `scale` (accumulator unit ÷ output unit).
+        """Return the requantizer for real factors `scale` (unit of the accumulator ÷ unit of the output).
 
-        Factors are limited to 2^29, or to 2^17 if `sums` is given: beyond that, every accumulator except 0
-        saturates.
+        Factors are limited to 2^29, or to 2^17 if `sums` is given: beyond that, every accumulator except 0 saturates.
 
         Args:
             scale: One factor, or one per channel.
@@ -101,9 +104,9 @@ def is_quantized(tensor: TensorType | None) -> bool:
 
 
 def max_code_magnitude(dtype: DType) -> int:
-    """Return the largest magnitude of q − zero_point for int8 or int16 values q, rounded up to a power of two.
+    """Return an upper bound, a power of two, of the magnitude of q − zero_point for quantized values q.
 
-    For int8 any zero point is possible; for int16 the zero point is 0.
+    It is 2^8 for int8, where any zero point is possible, and 2^15 for int16, whose zero point is 0.
     """
     return 2**15 if dtype is DType.INT16 else 2**8
 
@@ -114,7 +117,7 @@ def has_same_quantization(x: TensorType, y: TensorType) -> bool:
 
 
 def quantize(real: Array, quant: QuantParams, dtype: DType) -> Array:
-    """Quantize as ONNX QuantizeLinear does: real ÷ scale in float32, rounded half to even, saturated.
+    """Quantize real values as ONNX QuantizeLinear does: real ÷ scale in float32, rounded half to even, saturated.
 
     Args:
         real: Real values.
@@ -151,14 +154,17 @@ def _steps(real: Array, quant: QuantParams, dtype: DType) -> Array:
 
 
 def dequantize(q: Array, quant: QuantParams) -> Array:
-    """Dequantize as ONNX DequantizeLinear: (q − zero_point) · scale in float32."""
+    """Dequantize integers as ONNX DequantizeLinear does: (q − zero_point) · scale in float32."""
     scale = broadcast_scale(quant, q.ndim).astype(np.float32)
     real: Array = (q.astype(np.int64) - quant.zero_point).astype(np.float32) * scale
     return real
 
 
 def broadcast_scale(quant: QuantParams, rank: int) -> Array:
-    """Return the scales in a shape that broadcasts to a tensor of this rank: all along `quant.axis`, or one number."""
+    """Return the scales of a quantization in a shape that broadcasts to a tensor of `rank` axes.
+
+    Scales per channel lie along `quant.axis`; a single scale has no axis.
+    """
     if quant.axis is None:
         return quant.scales.reshape(())
     shape = [1] * rank
@@ -182,13 +188,12 @@ def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[
 
 
 def inverse_sqrt(square: Array) -> tuple[Int64Array, Int64Array]:
-    """Return root and half with 1 / √square ≈ root · 2^(half − 62), for integers 0 < square < 2^62.
+    """Return integers root and half with 1 / √square ≈ root · 2^(half − 62), for integers 0 < square < 2^62.
 
     root is below 2^31 and half above 0; both are 0 for square 0.
 
-    The leading bits m of square · 4^half, 2^30 ≤ m < 2^32, stand for M = m / 2^32. A line approximates 1 / √M
-    within 9 %, and each of four steps of Newton's method, R ← R · (3 − M · R²) / 2, squares the error, down to some
-    2^-27.
+    The leading bits m of square · 4^half, 2^30 ≤ m < 2^32, stand for M = m / 2^32. A line approximates 1 / √M within 9
+    %, and each of four steps of Newton's method, R ← R · (3 − M · R²) / 2, squares the error, down to some 2^-27.
     """
     half = np.zeros(square.shape, np.int64)
     wide = square.astype(np.int64)

@@ -15,15 +15,26 @@ from mcugen.numerics.fixedpoint import inverse_sqrt
 
 @dataclass(frozen=True)
 class FixedNormalize:
-    """A normalization of integers: exact statistics, then three factors of 31 bits, each product cut to its upper word.
+    """A layer normalization of integers: exact statistics, then products with three factors of 31 bits.
 
     Of the `count` n elements x (zero point subtracted) of a row: S = Σ x (0 if not centered), D = n · Σ x² − S², which
-    is n² times the variance, d = n · x − S. Then (x − mean) / √(variance + epsilon) = d / √(D + n² · epsilon), with
-    epsilon in squared units of x:
+    is n² times the variance, d = n · x − S. Then (x − mean) / √(variance + ε) = d / √(D + n² · ε), with ε in squared
+    units of x. Each product is cut to its upper word:
 
-    root · 2^(half − 62) = 1 / √(D · 2^fraction + epsilon)                 (inverse_sqrt)
-    v = ((d · 2^lift · root) >> 32) · 2^(half + shift)                     (rounded down)
-    q = clamp((((v · gain) >> 32) + bias) >> bits)
+        root · 2^(half − 62) = 1 / √(D · 2^fraction + epsilon)                 (inverse_sqrt)
+        v = ((d · 2^lift · root) >> 32) · 2^(half + shift)                     (rounded down)
+        q = clamp((((v · gain) >> 32) + bias) >> bits)
+
+    Attributes:
+        count: Number n of elements with common statistics.
+        centered: Whether the mean is subtracted.
+        lift: Left shift of d in bits, so that it fills 32 bits.
+        fraction: Fraction bits of n² times the variance; even.
+        epsilon: n² · ε · 2^fraction, as an integer.
+        shift: Exponent of the normalized integers v, in addition to half.
+        bits: Fraction bits of results before the last shift.
+        gain: Factors of v: those of the layer, divided by the output's scale; one per element, or a single one.
+        bias: Summands of the layer, with the zero point and the rounding term, scaled by 2^bits.
     """
 
     count: int
@@ -40,7 +51,7 @@ class FixedNormalize:
     def of(
         sig: Signature, count: int, epsilon: float, centered: bool, scale: Array | None, bias: Array | None
     ) -> FixedNormalize | None:
-        """Return the integer constants of a normalization, or None if integer arithmetic would lose precision.
+        """Return the integer constants of a layer normalization, or None if integer arithmetic would lose precision.
 
         Args:
             sig: The types of the input and the output.
@@ -84,7 +95,12 @@ class FixedNormalize:
         )
 
     def normalized(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """Return the normalized integers v (see the class) of an int64 array x, with statistics over `axes`."""
+        """Return the normalized integers v (see the class), before the layer's factors and summands are applied.
+
+        Args:
+            x: Quantized input, int64, with its zero point subtracted.
+            axes: Axes over which the statistics are computed.
+        """
         total = x.sum(axes, keepdims=True) * self.centered
         spread = self.count * (x * x).sum(axes, keepdims=True) - total * total
         root, half = inverse_sqrt(np.where(spread == 0, 0, (spread << self.fraction) + self.epsilon))
@@ -94,12 +110,17 @@ class FixedNormalize:
         return result
 
     def finish(self, v: Array, dtype: DType) -> Array:
-        """Apply gain, bias, shift and clamp to normalized integers v; return the output in type `dtype`."""
+        """Apply the layer's factors and summands, shift and clamp to normalized integers v.
+
+        Args:
+            v: The result of `normalized`.
+            dtype: Type of the output.
+        """
         q: Array = np.clip(((v * self.gain >> 32) + self.bias) >> self.bits, *dtype.limits).astype(dtype.numpy)
         return q
 
 
 def span(x: TensorType) -> int:
-    """Return the number of quantization steps between the lowest and the highest value of a quantized tensor type."""
+    """Return the difference between the largest and the smallest integer of a quantized tensor type, such as 255."""
     low, high = x.dtype.limits
     return high - low

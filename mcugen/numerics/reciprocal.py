@@ -34,7 +34,12 @@ _MIN_SCALE = 2.0**-60
 
 @dataclass(frozen=True)
 class Reciprocal:
-    """The number 1 / scale as the sum of two positive floats: `inverse`, and `rest` with some 24 further bits."""
+    """The number 1 / scale as the sum of two positive floats, to quantize by multiplications instead of a division.
+
+    Attributes:
+        inverse: The number, rounded down to float32.
+        rest: The remainder, in float32: some 24 further bits.
+    """
 
     inverse: float
     rest: float
@@ -44,7 +49,12 @@ class Reciprocal:
     def of(scale: float, max_code: int) -> Reciprocal | None:
         """Return a reciprocal with which quantization gives the same results as with the division by `scale`.
 
-        Return None if there is none. `max_code` is the largest magnitude of the quantized values.
+        Args:
+            scale: The scale of the quantization.
+            max_code: The largest magnitude of the quantized values.
+
+        Returns:
+            The reciprocal; None if there is none.
         """
         divisor = np.float32(scale)
         if not _MIN_SCALE < divisor < 1 / _MIN_SCALE:
@@ -58,7 +68,7 @@ class Reciprocal:
         return next((candidate for candidate in candidates if candidate._agrees(divisor, max_code)), None)
 
     def ratio(self, x: Array) -> Array:
-        """Return x / scale in float32 as a CPU with fused multiply-add computes it with this reciprocal."""
+        """Return x / scale in float32, bit by bit as a CPU with fused multiply-add computes it with this reciprocal."""
         x64 = x.astype(np.float64)
         high, low = x64 * self.inverse, (x * np.float32(self.rest)).astype(np.float64)
         return _rounded_sum(high, low)
@@ -88,7 +98,10 @@ def _rounded_sum(high: Array, low: Array) -> Array:
 class WholeScale:
     """A quantization scale in integers, for CPUs without FPU: scale = significand · 2^(exponent − 150).
 
-    The significand has 24 bits; `inverse` is 2^54 / significand.
+    Attributes:
+        significand: Integer of 24 bits.
+        inverse: 2^54 / significand, rounded down, at most 2^31 − 1.
+        exponent: Biased exponent of the scale.
     """
 
     significand: int

@@ -19,6 +19,11 @@ class FixedExp:
 
     The sum of a row's exponentials is at most 2^31. For int8, e = low[d]. For int16, e = (high[d >> 8] · low[d & 255] +
     2^31) >> 32, with high in units of 2^−30.
+
+    Attributes:
+        low: Table of 256 entries, for the difference d or its lower 8 bits.
+        high: Table of 256 entries for the upper 8 bits of d; empty for int8.
+        bits: Fraction bits of the exponentials.
     """
 
     low: tuple[int, ...]
@@ -27,7 +32,7 @@ class FixedExp:
 
     @staticmethod
     def of(x: TensorType, axis: int) -> FixedExp:
-        """Return the tables for rows along `axis` of a quantized tensor."""
+        """Return the tables for a softmax along `axis` of a quantized tensor of type `x`."""
         room = 31 - math.ceil(math.log2(x.shape[axis]))
         codes, scale = np.arange(256), x.q.scale[0]
         if x.dtype is DType.INT8:
@@ -54,9 +59,15 @@ def _whole(reals: Array) -> tuple[int, ...]:
 class FixedSoftmax:
     """A softmax in integers, rounded once, half up.
 
-    e[k] = exp(scale_in · (x[k] − max)) · 2^bits comes from tables (`exp`); Σ e ≤ 2^31. r = ⌊numerator · 2^bits / Σ
-    e⌋ < 2^31, with a numerator = 2^(shift − bits) / scale_out of 31 bits. q = clamp((e[k] · r + (zero_point <<
-    shift) + 2^(shift−1)) >> shift).
+    e[k] = exp(scale_in · (x[k] − max)) · 2^bits comes from tables (`exp`); Σ e ≤ 2^31. r = ⌊numerator · 2^bits / Σ e⌋ <
+    2^31. q = clamp((e[k] · r + (zero_point << shift) + 2^(shift−1)) >> shift).
+
+    Attributes:
+        exp: Tables of the exponentials.
+        numerator: 2^(shift − bits) / scale_out, an integer of 31 bits.
+        shift: Right shift of the result in bits.
+        zero_point: Zero point of the output.
+        dtype: Type of the output.
     """
 
     exp: FixedExp
@@ -67,7 +78,7 @@ class FixedSoftmax:
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedSoftmax | None:
-        """Return the constants of an integer softmax along `axis` for these types, or None if it is not possible.
+        """Return the constants of an integer softmax along `axis` for these input and output types.
 
         Returns:
             The constants. None if rows are so long that the table loses precision, or if the input or output scale is
@@ -89,7 +100,7 @@ class FixedSoftmax:
 
     @property
     def offset(self) -> int:
-        """Return the zero point and rounding term that are added before the right shift, in 2^-shift steps."""
+        """Return the zero point and rounding term that are added before the right shift."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int, visible: Array | None = None) -> Array:
@@ -125,9 +136,17 @@ def fixed_log2(v: Array) -> Array:
 class FixedLogSoftmax:
     """The logarithm of a softmax in integers, rounded once, half up.
 
-    With e from `exp`, l = ((log2(Σ e) − bits · 2^20) · unit) >> unit_shift is the logarithm of the sum in output
-    steps · 2^shift, with a unit of 31 bits. q = clamp(((x[k] − max) · slope − l + (zero_point << shift) +
-    2^(shift−1)) >> shift).
+    With e from `exp`, l = ((log2(Σ e) − bits · 2^20) · unit) >> unit_shift is the logarithm of the sum in output steps
+    · 2^shift. q = clamp(((x[k] − max) · slope − l + (zero_point << shift) + 2^(shift−1)) >> shift).
+
+    Attributes:
+        exp: Tables of the exponentials.
+        slope: Input scale divided by output scale, times 2^shift.
+        unit: Factor of 31 bits from binary logarithms (20 fraction bits) to output steps.
+        unit_shift: Right shift in bits after the multiplication by `unit`.
+        shift: Right shift of the result in bits.
+        zero_point: Zero point of the output.
+        dtype: Type of the output.
     """
 
     exp: FixedExp
@@ -140,7 +159,7 @@ class FixedLogSoftmax:
 
     @staticmethod
     def of(sig: Signature, axis: int) -> FixedLogSoftmax | None:
-        """Return the constants of an integer log-softmax along `axis` for these types, or None if it is not possible.
+        """Return the constants of an integer log-softmax along `axis` for these input and output types.
 
         Returns:
             The constants. None if rows are too long, or if the output's scale is so small that all results saturate.
@@ -158,7 +177,7 @@ class FixedLogSoftmax:
 
     @property
     def offset(self) -> int:
-        """Return the zero point and rounding term that are added before the right shift, in 2^-shift steps."""
+        """Return the zero point and rounding term that are added before the right shift."""
         return (self.zero_point << self.shift) + (1 << (self.shift - 1))
 
     def __call__(self, x: Array, axis: int) -> Array:

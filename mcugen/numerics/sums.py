@@ -15,7 +15,7 @@ from mcugen.numerics.fixedpoint import MAX_ACCUMULATOR, Range, Requantizer, clam
 def exact_product(a: Array, b: Array) -> Array:
     """Return the exact product of integer matrices, computed by BLAS in float64.
 
-    All sums must have a magnitude below 2^53.
+    All sums of products must have a magnitude below 2^53.
     """
     product: Array = np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
     return product
@@ -56,13 +56,16 @@ def product_sums(sig: Signature) -> Array:
     """Return an upper bound of the accumulators' magnitude in a matrix product of two quantized activations.
 
     The result is an array with one element.
+
+    Args:
+        sig: The types of both operands.
     """
     a, b = sig.input(0), sig.input(1)
     return np.asarray([a.shape[-1] * max_offset_magnitude(a) * max_offset_magnitude(b)], np.int64)
 
 
 def sum_dtype(sums: Array) -> DType:
-    """Return the type of accumulators whose magnitudes are at most `sums`: int32 or int64."""
+    """Return the type of accumulators whose magnitudes are at most `sums`: int32 if possible, else int64."""
     return DType.INT32 if sums.max(initial=0) < 2**31 else DType.INT64
 
 
@@ -88,8 +91,8 @@ def finish(
         sig: The types of the operands and of the output.
         clamp: The activation's limits in real units, or None for no activation.
         sums: The largest magnitude of the accumulators, by channel.
-        factor: A factor of the real result.
-        by_weights: Whether the second operand holds weights.
+        factor: A further factor by which the real result is multiplied.
+        by_weights: Whether the second operand holds weights, not activations.
     """
     out = sig.output
     if out.dtype in (DType.INT32, DType.INT64):
@@ -101,7 +104,7 @@ def finish(
 def requantizer(
     sig: Signature, sums: Array | None = None, factor: float = 1.0, *, by_weights: bool = True
 ) -> Requantizer:
-    """Return the requantization of accumulators to the output type.
+    """Return the requantization of a layer's accumulators to its output type.
 
     Accumulators are in units of input scale · weight scale · `factor`. For int8 tensors, multipliers of 31 fraction
     bits are precise enough and cheapest. 16-bit tensors and 64-bit sums get more precise multipliers, except for 16-bit
@@ -110,8 +113,8 @@ def requantizer(
     Args:
         sig: The types of the operands and of the output.
         sums: The largest magnitude of the accumulators, by channel; None if they fit in int32.
-        factor: A factor of the real result.
-        by_weights: Whether the second operand holds weights.
+        factor: A further factor by which the real result is multiplied.
+        by_weights: Whether the second operand holds weights, not activations.
     """
     x, w, out = sig.input(0), sig.input(1), sig.output
     scale = x.q.scales * w.q.scales * factor / out.q.scales
@@ -127,7 +130,7 @@ def layer_bounds(
     product: Callable[[Array, Array], Array],
     finished: Callable[[Array, Array, Array], Array],
 ) -> Sequence[Bounds | None]:
-    """Return the exact bounds of a weighted layer's output, for `Operator.bounds`, from the bounds of its input.
+    """Return the exact bounds (smallest and largest values) of a weighted layer's output, given those of its input.
 
     The output is finished(product(x − zero point, weights), weights, bias).
 
@@ -138,8 +141,8 @@ def layer_bounds(
         finished: Returns the output, given the sums, the weights and the bias.
 
     Returns:
-        A sequence of one entry for the one output: its bounds, or None if the bounds of x are unknown or an operand is
-        not constant.
+        A sequence of one entry for the one output, as `Operator.bounds` returns it: its bounds, or None if the bounds
+        of x are unknown or an operand is not constant.
     """
     x, *constants = inputs
     if x is None or any(c is None or c[0] is not c[1] for c in constants):
@@ -151,7 +154,7 @@ def layer_bounds(
 
 
 def folded_bias(sig: Signature, weights: Array, bias: Array) -> Array:
-    """Return the bias with the input's zero point folded in: bias − zero_point · Σ weights."""
+    """Return the bias with the input's zero point folded in: bias − zero_point · Σ weights, by output channel."""
     sums = weights.reshape(len(weights), -1).astype(np.int64).sum(1)
     folded: Array = bias.astype(np.int64) - sig.input(0).q.zero_point * sums
     return folded

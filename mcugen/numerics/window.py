@@ -15,7 +15,9 @@ from mcugen.hir.types import Array, Shape
 def height_and_width(values: Sequence[int], missing: int) -> tuple[int, int]:
     """Return the vertical and the horizontal number of a setting with one number per spatial axis, such as strides.
 
-    If `values` has only one number, it is the horizontal one, and the vertical one is `missing`.
+    Args:
+        values: One or two numbers. A single number is the horizontal one.
+        missing: The vertical number if `values` has only one.
     """
     return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
 
@@ -23,8 +25,12 @@ def height_and_width(values: Sequence[int], missing: int) -> tuple[int, int]:
 def pad(x: Array, widths: Sequence[tuple[int, int]], fill: float) -> Array:
     """Return x padded with the constant `fill`, or x itself if nothing is added.
 
-    `widths` are the numbers of elements to add before and after each axis. The result is that of np.pad, in a tenth of
-    its time for small arrays.
+    The result is that of np.pad, in a tenth of its time for small arrays.
+
+    Args:
+        x: The array.
+        widths: Numbers of elements to add before and after each axis.
+        fill: Value of the added elements.
     """
     if not any(map(any, widths)):
         return x
@@ -35,9 +41,13 @@ def pad(x: Array, widths: Sequence[tuple[int, int]], fill: float) -> Array:
 
 @dataclass(frozen=True)
 class Window:
-    """Strides, padding and dilations of a convolution's or pool's window.
+    """Strides, padding and dilations of a convolution's or pool's window, with one entry per spatial axis.
 
-    Each field has one entry per spatial axis; `before` and `after` are the padding at both ends of the axis.
+    Attributes:
+        strides: Elements of the input from window to window.
+        before: Elements of padding before the input.
+        after: Elements of padding behind the input.
+        dilations: Elements of the input from tap to tap.
     """
 
     strides: tuple[int, ...]
@@ -60,7 +70,12 @@ class Window:
         return tuple((n + b + a - d * (k - 1) - 1) // s + 1 for n, k, s, b, a, d in rows)
 
     def padded(self, before: Sequence[int], after: Sequence[int]) -> Window:
-        """Return a window with padding added: `before` and `after` are the additional numbers by spatial axis."""
+        """Return the window with more padding.
+
+        Args:
+            before: Elements to add to the padding before each spatial axis.
+            after: Elements to add to the padding behind each spatial axis.
+        """
         rows = (self.before, before), (self.after, after)
         grown = [tuple(a + b for a, b in zip(*row, strict=True)) for row in rows]
         return replace(self, before=grown[0], after=grown[1])
@@ -68,15 +83,20 @@ class Window:
     def leaves(self, space: Shape, kernel: Shape) -> bool:
         """Return whether the window extends beyond the input at some position, so that padding is read.
 
-        `space` are the input's spatial sizes, `kernel` the kernel's.
+        Args:
+            space: Spatial sizes of the input.
+            kernel: Spatial sizes of the kernel.
         """
         rows = zip(space, kernel, self.strides, self.before, self.output(space, kernel), self.dilations, strict=True)
         return any(b or (out - 1) * s + d * (k - 1) >= n for n, k, s, b, out, d in rows)
 
     def patches(self, x: Array, kernel: Shape, pad_value: float) -> Array:
-        """Return the patches of x, padded with `pad_value`: [N, *space, C] → [N, *output, C, *kernel].
+        """Return the part of x under each window position: [N, *space, C] → [N, *output, C, *kernel].
 
-        `kernel` are the spatial sizes of the kernel.
+        Args:
+            x: The input, channels last.
+            kernel: Spatial sizes of the kernel.
+            pad_value: Value of padding.
         """
         widths = [(0, 0), *zip(self.before, self.after, strict=True), (0, 0)]
         padded = pad(x, widths, pad_value)
@@ -88,9 +108,12 @@ class Window:
         return np.lib.stride_tricks.as_strided(padded, shape, (first, *steps, last, *taps), writeable=False)
 
     def rows(self, taps: int, fill: float, axis: int = 0) -> RowWindow:
-        """Return the row window that one output position on an axis of a channels-last tensor reads.
+        """Return which input rows (positions along one spatial axis) an output row depends on.
 
-        `taps` is the size of the kernel along the axis, `fill` the value of padding.
+        Args:
+            taps: Size of the kernel along the axis.
+            fill: Value of padding.
+            axis: The spatial axis, whose rows are meant; axis 1 + `axis` of a channels-last tensor.
         """
         return RowWindow(1 + axis, self.dilations[axis] * (taps - 1) + 1, self.strides[axis], self.before[axis], fill)
 
@@ -103,7 +126,7 @@ class Window:
         return replace(self, before=before, after=after)
 
     def band(self, axis: int, start: int, stop: int, size: int, taps: int) -> tuple[Window, int, int]:
-        """Return the window of only the output positions `start` to before `stop` of an axis, and the input it reads.
+        """Return the window for only some output positions along an axis, and the part of the input that they read.
 
         Padding that these positions do not reach is removed.
 

@@ -145,13 +145,15 @@ Tensors are NHWC from `layout.channels_last` on.
 
 @dataclass
 class Trace:
-    """Debugging output of the pass pipeline, filled while `optimize` runs.
+    """Debugging output of the pass pipeline, which `optimize` fills while it runs.
 
     Attributes:
         dump_after: Name of the pass after which to dump the graph; "all" for each pass, "" for none.
         watched: Names of the passes whose effects are recorded.
         dumps: For each dump, the name of the pass and the graph after it as text.
         seconds: For each pass that ran, its name and its time in seconds.
+        effects: The effect of each run of a watched pass, in order, including runs on the bodies of control flow
+            operators.
     """
 
     dump_after: str = ""
@@ -159,7 +161,6 @@ class Trace:
     dumps: list[tuple[str, str]] = field(default_factory=list)
     seconds: list[tuple[str, float]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    """The effect of each run of a watched pass, in order, including runs on the bodies of control flow operators."""
 
     def __post_init__(self) -> None:
         names = list(dict.fromkeys(pass_.__name__ for pass_, _ in PIPELINE))
@@ -179,15 +180,19 @@ class Trace:
 
 
 def optimize(graph: Graph, trace: Trace | None = None) -> None:
-    """Run all passes of PIPELINE on a graph in place, and verify the graph after each pass.
+    """Run all passes of the compiler (PIPELINE) on a graph in place, and verify the graph after each pass.
 
     The bodies of control flow operators are optimized first.
+
+    Args:
+        graph: The graph, changed in place.
+        trace: Receives debugging output; None for none.
     """
     _run(PIPELINE, graph, trace)
 
 
 def fuse_float(graph: Graph) -> None:
-    """Fuse the layers of a float graph in place, by the passes FUSION."""
+    """Fuse the layers of a float graph in place, such as activations and batch normalizations, by the passes FUSION."""
     _run(FUSION, graph)
 
 
@@ -200,12 +205,12 @@ def convert_integers(graph: Graph) -> None:
 
 
 def find_constant_channels(graph: Graph) -> dict[Value, Array]:
-    """Return the channels of all quantized values that have one constant value, whatever the input is.
+    """Find the channels of quantized tensors whose elements are constant, whatever the input is.
 
     The passes of the pipeline run on `graph` in place, up to the pass that would remove these channels.
 
     Returns:
-        By value, an array with one entry for each channel: the quantized value of a constant channel, else NaN.
+        By tensor, an array with one entry for each channel: the quantized value of a constant channel, else NaN.
     """
     before = [pass_ for pass_, _ in PIPELINE].index(drop_channels)
     _run(PIPELINE[:before], graph)
@@ -293,7 +298,7 @@ def lowered(
 
 
 class Kernels:
-    """A selector of the best kernel of each node, for a goal on a board and within limits of memory and time."""
+    """A selector of the best kernel of each node of a graph, for a goal and within limits of memory and time."""
 
     def __init__(self, graph: Graph, board: Board, options: CompileOptions, any_size: bool = False) -> None:
         self.board, self._options = board, options
@@ -308,7 +313,7 @@ class Kernels:
         )
 
     def within(self, limits: Limits | None = None) -> dict[Node, Kernel]:
-        """Return the best kernel of each node within limits of RAM and flash.
+        """Return the best kernel of each node within limits of RAM and flash, by node.
 
         Args:
             limits: The limits in bytes; None for the RAM and flash of the board.
@@ -316,7 +321,7 @@ class Kernels:
         return self._choice.within(replace(limits or self._limits, instructions=self._options.most_instructions))
 
     def slowest(self) -> float:
-        """Return the largest estimated number of instructions that the goal `balanced` accepts to save memory.
+        """Return the largest estimated number of instructions per inference that the goal `balanced` accepts.
 
         It is infinite if the board's RAM or flash is scarce for the model.
         """

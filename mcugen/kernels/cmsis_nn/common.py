@@ -43,13 +43,13 @@ def library_kernel(name: str, *, emit: Callable[[Any, Site], Call | list[Call]],
     Args:
         name: Name of the kernel.
         emit: Function of the layer's spec and the call site that returns the kernel's instruction, or several.
-        more: Other fields of Kernel; `evaluate` if the library rounds differently from the operator.
+        more: Other fields of Kernel; `evaluate` if CMSIS-NN rounds differently from the operator.
     """
     return Kernel(name, emit=emit, library=CMSIS_NN, **more)
 
 
 class Scratch(Params):
-    """Kernel parameter with the bytes of the library's scratch buffer; None if no scratch buffer is needed."""
+    """Kernel parameter with the bytes of CMSIS-NN's scratch buffer; None if no scratch buffer is needed."""
 
     scratch_bytes: Annotated[int | None, "bytes of the library's scratch buffer"] = None
 
@@ -59,7 +59,7 @@ SCRATCH = scratch_role("scratch", "the library's working memory", DType.INT8)
 
 
 class ZeroPoints(Params):
-    """Kernel parameters with the zero points of the input and the output."""
+    """Kernel parameters with the zero points of a layer's input and output."""
 
     x_zero_point: Annotated[Trained, "zero point of x"]
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -71,20 +71,20 @@ class ZeroPoints(Params):
 
 
 class TensorScale(Params):
-    """Kernel parameters of the library's requantization if all channels share one scale: a multiplier and a shift."""
+    """Kernel parameters of CMSIS-NN's requantization with one scale for all channels: a multiplier and a shift."""
 
     multiplier: Annotated[Trained, "requantization multiplier, Q0.31"]
     shift: Annotated[Trained, "left shift of sums before the product; negative: right shift after it"]
 
 
 def select_by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) -> int:
-    """Return `mve`, `dsp` or `plain`, by the variant of the library that the compiler selects for these CPU features.
+    """Return `mve`, `dsp` or `plain`, by the variant of CMSIS-NN that is compiled for these CPU features.
 
     Args:
         features: CPU features.
-        plain: Value for the library in plain C.
-        dsp: Value for the DSP extension.
-        mve: Value for Helium.
+        plain: Value for CMSIS-NN in plain C.
+        dsp: Value for CMSIS-NN with the DSP extension.
+        mve: Value for CMSIS-NN with Helium.
     """
     if "mve" in features:
         return mve
@@ -92,13 +92,18 @@ def select_by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) 
 
 
 def library_multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:
-    """Return the library's multiplier and left shift of each channel, both int32 [channels]."""
+    """Return the multiplier and the left shift that CMSIS-NN takes for each channel, both int32 [channels].
+
+    Args:
+        requantize: The requantization of the layer's accumulators.
+        channels: Number of output channels.
+    """
     multiplier = np.broadcast_to(requantize.multiplier, channels).astype(np.int32)
     return multiplier, np.full(channels, 31 - requantize.shift, np.int32)
 
 
 def layer_operands(x: DType, bias: DType) -> tuple[Role, ...]:
-    """Declare the operands of a layer: x, weights, bias, multiplier, shift and y.
+    """Declare the operands of a layer with weights: x, weights, bias, multiplier, shift and y.
 
     Args:
         x: Type of the input and the output.
@@ -117,12 +122,12 @@ def layer_operands(x: DType, bias: DType) -> tuple[Role, ...]:
 def layer_constants(
     spec: WeightedSpec, site: Site, weights: Array, bias: Array, *, per_tensor: bool = False, multiple: int = 1
 ) -> dict[str, Buffer]:
-    """Return the operands w, bias, multiplier and shift of a layer.
+    """Return the constant operands of a layer: the buffers w, bias, multiplier and shift, by operand name.
 
     Args:
         spec: The layer.
         site: Operands and CPU features of the call.
-        weights: Weights in the library's layout.
+        weights: Weights in CMSIS-NN's layout.
         bias: Bias of each output channel.
         per_tensor: Whether all channels share one multiplier.
         multiple: The number of channels is padded to a multiple of this, for functions that read beyond the last
@@ -139,12 +144,12 @@ def layer_constants(
 
 
 def with_scratch(operands: Mapping[str, Buffer], site: Site, size: int) -> dict[str, Buffer]:
-    """Return the operands of a call with a scratch buffer for the library added, if it needs one.
+    """Return the operands of a call with a scratch buffer for CMSIS-NN added, of `size` bytes.
 
     Args:
-        operands: Buffers by role.
+        operands: Buffers by operand name.
         site: Operands and CPU features of the call.
-        size: Bytes of scratch memory.
+        size: Bytes of scratch memory; may be 0.
     """
     return {**operands, "scratch": site.scratch("scratch", DType.INT8, size)}
 
@@ -163,7 +168,7 @@ def pack_nibbles_in_order(weights: Array) -> Array:
 def is_int8_layer(spec: WeightedSpec) -> bool:
     """Require int8 tensors and weights, and accumulators of 32 bits.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel, also after the shifts of CMSIS-NN's requantization.
     """
     if not spec.is_int8:
         return False
@@ -176,7 +181,7 @@ def is_int8_layer(spec: WeightedSpec) -> bool:
 def has_small_axes(spec: WeightedSpec) -> bool:
     """Require axes of fewer than 32768 elements, and filters of fewer than 65536 weights.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: CMSIS-NN counts elements in 16 bits.
     """
     shapes = (spec.x.shape, spec.weights.shape, spec.y.shape)
     is_short = all(0 < size <= MAX_INT16_AXIS for shape in shapes for size in shape)

@@ -33,15 +33,15 @@ from mcugen.lir.kernel import Call, Kernel, Options, Params, Site
 
 
 def for_library(shape: ConvShape, lines: bool = True) -> ConvShape:
-    """Return an equivalent geometry for which the library chooses an algorithm whose results are right.
+    """Return an equivalent geometry for which CMSIS-NN chooses an algorithm whose results are right.
 
-    The library has errors in some special cases. A dilation has no effect on a single tap, but keeps the library from
-    its pointwise function. An image of one row is equivalent to an image of one column, which keeps the library from
-    its function for rows.
+    CMSIS-NN has errors in some special cases. A dilation has no effect on a single tap, but keeps CMSIS-NN from its
+    pointwise function. An image of one row is equivalent to an image of one column, which keeps CMSIS-NN from its
+    function for rows.
 
     Args:
         shape: Geometry of the convolution.
-        lines: Whether the library may use its function for images of one row where its results are right.
+        lines: Whether CMSIS-NN may use its function for images of one row where its results are right.
     """
     if shape.kernel_height == shape.kernel_width == 1:
         dilation = 1 if is_pointwise(shape) else 2
@@ -52,7 +52,7 @@ def for_library(shape: ConvShape, lines: bool = True) -> ConvShape:
 
 
 def is_pointwise(shape: ConvShape) -> bool:
-    """Return whether each output reads one pixel of x, so that the library reads x without im2col."""
+    """Return whether each output reads one pixel of x, so that CMSIS-NN reads x without im2col."""
     return shape.reads_pixels and shape.groups == 1
 
 
@@ -81,7 +81,7 @@ def _line_end(shape: ConvShape) -> int:
 
 
 def conv_scratch_bytes(shape: ConvShape, features: frozenset[str]) -> int:
-    """Return the bytes of scratch memory that the library needs for a convolution.
+    """Return the bytes of scratch memory that CMSIS-NN needs for a convolution.
 
     These are two im2col columns of int16; with Helium four columns of int8, or the padded ends of a row.
 
@@ -105,18 +105,21 @@ class FilterDepth(Params):
 
 
 class ConvOptions(Options):
-    """Template option of a convolution: whether the library reads x without im2col, and so needs no scratch memory."""
+    """Template option of a convolution: whether CMSIS-NN reads x without im2col, and so needs no scratch memory."""
 
     direct: Annotated[bool, "whether the library reads x without im2col, and needs no scratch memory"]
 
 
 def emit_s8(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution, or a dense layer as a pointwise convolution; weights keep their order [O, H, W, I]."""
+    """Emit a call of CMSIS-NN's int8 convolution; a dense layer is computed as a pointwise convolution.
+
+    Weights keep their order [O, H, W, I].
+    """
     return _emit(spec, site, for_library(spec.shape), spec.weights)
 
 
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution with two 4-bit weights per byte."""
+    """Emit a call of CMSIS-NN's convolution with 4-bit weights, which are packed two per byte."""
     return _emit(spec, site, for_library(spec.shape, lines=False), pack_nibbles_in_order(spec.weights))
 
 
@@ -136,15 +139,15 @@ def _emit(spec: ConvSpec, site: Site, shape: ConvShape, packed: Array) -> Call:
 def has_no_padded_rows(spec: ConvSpec) -> bool:
     """Require no image of one row that is padded above or below.
 
-    Return whether the layer is not a row-wise convolution of one-row images that are padded above or below. The
-    library's function for images of one row ignores vertical padding.
+    Return whether the layer meets this condition of a kernel: CMSIS-NN's function for images of one row ignores
+    vertical padding.
     """
     shape = spec.shape
     return not (shape.in_height == shape.kernel_height == 1 and shape.kernel_width > 1 and shape.out_height > 1)
 
 
 def conv_algorithm(spec: ConvSpec) -> str:
-    """Return the algorithm that the library uses, which is the kernel's variant in the cost table.
+    """Return the algorithm by which CMSIS-NN computes a convolution; the cost model has separate costs for each.
 
     It is "pointwise" (x is read without im2col), "line" (images and windows of one row), "groups" (several groups of
     channels) or "window" (any other convolution, by im2col).
@@ -158,9 +161,9 @@ def conv_algorithm(spec: ConvSpec) -> str:
 
 
 def count_gathered_taps(spec: ConvSpec) -> int:
-    """Return the number of copies of im2col per inference, one for each tap of each window and group of channels.
+    """Return the number of copies that im2col makes per inference, for the cost model.
 
-    The cost model counts them.
+    There is one copy for each tap of each window and group of channels.
     """
     shape = spec.shape
     return shape.batch * shape.out_height * shape.out_width * shape.kernel_height * shape.kernel_width * shape.groups

@@ -25,7 +25,7 @@ def _table() -> Array:
 
 
 def sigmoid(x: Array, left: int) -> Array:
-    """Return exactly the sigmoid of int16 values that the library computes.
+    """Return the sigmoid of int16 values, bit by bit as CMSIS-NN computes it.
 
     Args:
         x: Arguments, int16, in units of 2^(left − 12).
@@ -40,9 +40,14 @@ def sigmoid(x: Array, left: int) -> Array:
 
 
 def tanh(x: Array, left: int) -> Array:
-    """Return exactly the hyperbolic tangent that the library computes: tanh(x) = 2 σ(2x) − 1.
+    """Return the hyperbolic tangent of int16 values, bit by bit as CMSIS-NN computes it: 2 σ(2x) − 1.
 
-    Arguments and results have the units of `sigmoid`.
+    Args:
+        x: Arguments, int16, in units of 2^(left − 12).
+        left: Left shift of the arguments to 12 fraction bits; negative for a right shift.
+
+    Returns:
+        Results in units of 2^−15.
     """
     at = _scaled(x, left)
     line = _line(np.abs(at), 8, 0xFFFF << 8) - 2**23

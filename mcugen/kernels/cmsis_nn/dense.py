@@ -40,7 +40,10 @@ class DenseOptions(Options):
 
 
 def emit_s8(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer; weights keep their order [N, K], and a multiplier that all channels share is stored once."""
+    """Emit a call of CMSIS-NN's int8 fully connected layer; weights keep their order [N, K].
+
+    A requantization multiplier that all channels share is stored once.
+    """
     one = has_one_multiplier(spec)
     constants = layer_constants(spec, site, spec.weights, spec.folded_bias, per_tensor=one)
     return site.call(
@@ -52,7 +55,10 @@ def emit_s8(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer with two 4-bit weights per byte and a single multiplier."""
+    """Emit a call of CMSIS-NN's fully connected layer with 4-bit weights and one requantization multiplier.
+
+    The weights are packed two per byte.
+    """
     constants = layer_constants(spec, site, pack_nibbles_in_order(spec.weights), spec.folded_bias, per_tensor=True)
     params = [DenseSizes.of(spec), ZeroPoints.of(spec), CodeLimits.of(spec.limits)]
     return site.call({"x": site.x, **constants, "y": site.y}, params)
@@ -64,7 +70,8 @@ def emit_s4(spec: ConvSpec, site: Site) -> Call:
 def has_few_rows(spec: ConvSpec) -> bool:
     """Require a window as large as the image, or a dense layer of at most 3 rows.
 
-    Return whether this is a dense layer of at most 3 rows, or a convolution whose window covers the image.
+    Return whether the layer meets this condition of a kernel. The rows are the input vectors; a convolution whose
+    window covers the image is equivalent to a dense layer.
     """
     shape = spec.shape
     if spec.weights.ndim == 2:
@@ -79,7 +86,7 @@ def has_few_rows(spec: ConvSpec) -> bool:
 def has_one_multiplier(spec: ConvSpec) -> bool:
     """Require the same multiplier in all channels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: all output channels are requantized by one multiplier.
     """
     return len(set(requantizer(spec.sig).multiplier.tolist())) == 1
 
@@ -87,8 +94,8 @@ def has_one_multiplier(spec: ConvSpec) -> bool:
 def fits_folded_bias(spec: ConvSpec) -> bool:
     """Require accumulators of 32 bits that start with the zero point folded into the bias.
 
-    Return whether 32 bits hold the accumulators, which start with the bias that includes x's zero point. The bound is
-    SHIFTED_SUM_LIMIT, after the left shift of the requantization.
+    Return whether the layer meets this condition of a kernel. After the left shift of the requantization, accumulators
+    must be below SHIFTED_SUM_LIMIT.
     """
     sums = np.abs(spec.folded_bias) + 128 * np.abs(spec.rows.astype(np.int64)).sum(1)
     return int(sums.max(initial=0)) << (31 - requantizer(spec.sig).shift) < SHIFTED_SUM_LIMIT

@@ -34,7 +34,7 @@ GATHERED_CHANNELS = 124
 def without_idle_dilation(shape: ConvShape) -> ConvShape:
     """Return the geometry with a dilation of 1 along axes that have a single tap.
 
-    A larger dilation means the same there, but keeps the library from its fast functions.
+    A larger dilation means the same there, but keeps CMSIS-NN from its fast functions.
     """
     h, w = (1 if taps == 1 else dilation for taps, dilation in zip(*_by_axis(shape), strict=True))
     return replace(shape, dilation_height=h, dilation_width=w)
@@ -45,20 +45,23 @@ def _by_axis(shape: ConvShape) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def uses_fast_function(shape: ConvShape) -> bool:
-    """Return whether the library uses one of its fast functions, for one output per input channel and no dilation."""
+    """Return whether CMSIS-NN computes a depthwise convolution by one of its fast functions.
+
+    These have one output channel per input channel and no dilation.
+    """
     return shape.out_channels == shape.in_channels and shape.dilation_height == shape.dilation_width == 1
 
 
 def has_direct_function(shape: ConvShape) -> bool:
-    """Return whether the library has, without Helium, a function for this 3×3 window that reads x directly."""
+    """Return whether CMSIS-NN without Helium has a function for this 3×3 window and padding that reads x directly."""
     return shape.kernel_height == shape.kernel_width == 3 and max(shape.padding_top, shape.padding_left) <= 1
 
 
 def depthwise_scratch_bytes(shape: ConvShape, features: frozenset[str], small: bool) -> int:
-    """Return the bytes of scratch memory that the library needs for a depthwise convolution.
+    """Return the bytes of scratch memory that CMSIS-NN needs for a depthwise convolution.
 
     The scratch memory holds one window as int16, or with Helium four windows of up to 124 channels. The slow function
-    needs none (uses_fast_function).
+    (see uses_fast_function) needs none.
 
     Args:
         shape: Geometry that without_idle_dilation returned.
@@ -81,12 +84,12 @@ class ChannelMultiplier(Params):
 
 
 def emit_s8(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution with int8 weights [H, W, O]."""
+    """Emit a call of CMSIS-NN's depthwise convolution with int8 weights, in the order [H, W, O]."""
     return _emit(spec, site, _turned(spec), small=False)
 
 
 def emit_s4(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution with two 4-bit weights per byte."""
+    """Emit a call of CMSIS-NN's depthwise convolution with 4-bit weights, which are packed two per byte."""
     return _emit(spec, site, pack_nibbles_in_order(_turned(spec)), small=True)
 
 
@@ -113,7 +116,7 @@ def _emit(spec: ConvSpec, site: Site, packed: Array, small: bool) -> Call:
 def has_one_channel_filters(spec: ConvSpec) -> bool:
     """Require that each filter reads one input channel, of several.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: it is a depthwise convolution.
     """
     return 1 < spec.shape.groups == spec.shape.in_channels
 
@@ -121,9 +124,9 @@ def has_one_channel_filters(spec: ConvSpec) -> bool:
 def has_reachable_windows(spec: ConvSpec) -> bool:
     """Require windows that touch the image; where the library assumes it, window centres inside the image.
 
-    Return whether the library handles the padding: its fast functions need windows that touch the image. Its function
-    for 3×3 windows (has_direct_function) also needs each window's centre to be inside the image's right border. The
-    slow function handles any window.
+    Return whether the layer meets this condition of a kernel. CMSIS-NN's fast functions need windows that touch the
+    image. Its function for 3×3 windows (has_direct_function) also needs each window's centre to be inside the image's
+    right border. Its slow function handles any window.
     """
     shape = without_idle_dilation(spec.shape)
     last_h = (shape.out_height - 1) * shape.stride_height - shape.padding_top
@@ -145,7 +148,8 @@ def has_reachable_windows(spec: ConvSpec) -> bool:
 def has_even_channels(spec: ConvSpec) -> bool:
     """Require an even number of channels, unless one of the library's fast functions is used.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel. The number is that of input channels
+    (uses_fast_function).
     """
     shape = without_idle_dilation(spec.shape)
     return shape.in_channels % 2 == 0 or uses_fast_function(shape)
@@ -157,7 +161,7 @@ for Helium (it takes the predicates of 32-bit lanes for all ones)."""
 
 
 def depthwise_function(spec: ConvSpec) -> str:
-    """Return the function that the library uses, which is the kernel's variant in the cost table.
+    """Return the function by which CMSIS-NN computes a depthwise convolution; the cost model has costs for each.
 
     The slow functions are "fours" (four outputs, or a multiple, per input channel) and "any" (any other number). The
     fast ones are "near" (3×3 windows that are read in x, without Helium) and "window" (windows that are gathered).

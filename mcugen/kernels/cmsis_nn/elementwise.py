@@ -35,7 +35,7 @@ forward."""
 def is_sum(spec: BinarySpec) -> bool:
     """Require a sum or difference of int8 tensors of one shape that 32 bits can compute.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: nothing is broadcast, and 32 bits hold scaled operands.
     """
     return spec.fixed_sum is not None and spec.are(DType.INT8)
 
@@ -43,7 +43,7 @@ def is_sum(spec: BinarySpec) -> bool:
 def is_product(spec: BinarySpec) -> bool:
     """Require a product of int8 tensors of one shape that fits 32 bits before its requantization.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: it is an elementwise product without broadcasting.
     """
     if spec.product is None or not spec.are(DType.INT8):
         return False
@@ -53,8 +53,8 @@ def is_product(spec: BinarySpec) -> bool:
 def is_maximum(spec: BinarySpec) -> bool:
     """Require a maximum of two int8 matrices of one scale, broadcast along rows or columns at most.
 
-    Return whether this is a maximum of two int8 tensors of one scale, seen as matrices. Operands may be broadcast along
-    rows or columns.
+    Return whether the layer meets this condition of a kernel. Tensors of any rank are seen as matrices if adjacent axes
+    can be merged.
     """
     return spec.function == "Max" and _are_matrices(spec)
 
@@ -62,8 +62,8 @@ def is_maximum(spec: BinarySpec) -> bool:
 def is_minimum(spec: BinarySpec) -> bool:
     """Require a minimum of two int8 matrices of one scale, broadcast along rows or columns at most.
 
-    Return whether this is a minimum of two int8 tensors of one scale, seen as matrices. Operands may be broadcast along
-    rows or columns.
+    Return whether the layer meets this condition of a kernel. Tensors of any rank are seen as matrices if adjacent axes
+    can be merged.
     """
     return spec.function == "Min" and _are_matrices(spec)
 
@@ -94,14 +94,14 @@ class Int8Elements(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> Int8Elements:
-        """Return the sizes, zero points and limits of a layer."""
+        """Return the number of elements, the zero points and the output limits of an elementwise layer."""
         (low, high), x0, x1, y = spec.limits, spec.x0.q, spec.x1.q, spec.y.q
         zeros = {"x0_zero_point": x0.zero_point, "x1_zero_point": x1.zero_point, "y_zero_point": y.zero_point}
         return Int8Elements(count=spec.y.count, low=low, high=high, **zeros)
 
 
 class SumScales(Params):
-    """Kernel parameters of a sum: the library requantizes each operand, then the sum of both."""
+    """Kernel parameters of a sum: CMSIS-NN requantizes each operand, then the sum of both."""
 
     x0_multiplier: Annotated[Trained, "multiplier of x0, Q0.31"]
     x1_multiplier: Annotated[Trained, "multiplier of x1, Q0.31"]
@@ -110,12 +110,12 @@ class SumScales(Params):
 
 
 def operands(site: Site) -> dict[str, Buffer]:
-    """Return the buffers of the operands x0, x1 and y of an elementwise call, by role."""
+    """Return the buffers of the operands x0, x1 and y of an elementwise layer, by operand name."""
     return {"x0": site.input(0), "x1": site.input(1), "y": site.y}
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
-    """Emit a sum or a difference of int8 tensors; a difference is a sum with a negative multiplier of x1."""
+    """Emit a call of CMSIS-NN's sum of int8 tensors; a difference is a sum with a negative multiplier of x1."""
     fixed = spec.fixed_sum
     assert fixed is not None
     m0, m1 = (factor << (31 - INT8_SUM_LEFT_SHIFT) for factor in fixed.factors)
@@ -126,7 +126,7 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
 
 
 def emit_mul(spec: BinarySpec, site: Site) -> Call:
-    """Emit an elementwise product, requantized with mcugen's own multiplier."""
+    """Emit a call of CMSIS-NN's elementwise product of int8 tensors, with mcugen's own requantization multiplier."""
     requantize = spec.product
     assert requantize is not None
     scale = TensorScale(multiplier=int(requantize.multiplier[0]), shift=31 - requantize.shift)
@@ -148,7 +148,7 @@ class BroadcastMatrices(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> BroadcastMatrices:
-        """Return the sizes of x0, x1 and y, each seen as a matrix."""
+        """Return the sizes of an elementwise layer's operands x0 and x1 and its result y, each seen as a matrix."""
         dims, strides = _walks(spec)
         sizes = [dims] + [[size if stride else 1 for size, stride in zip(dims, row, strict=True)] for row in strides]
         (y_h, y_w), (x0_h, x0_w), (x1_h, x1_w) = ((rows[0] if len(rows) > 1 else 1, rows[-1]) for rows in sizes)
@@ -158,7 +158,7 @@ class BroadcastMatrices(Params):
 
 
 def emit_extreme(spec: BinarySpec, site: Site) -> Call:
-    """Emit a maximum or minimum; y may overwrite an operand that is not broadcast."""
+    """Emit a call of CMSIS-NN's elementwise maximum or minimum; y may overwrite an operand that is not broadcast."""
     whole = [pair for pair, x in zip(IN_PLACE_PAIRS, (spec.x0, spec.x1), strict=True) if x.count == spec.y.count]
     return site.call(operands(site), [BroadcastMatrices.of(spec)], inplace=whole)
 
@@ -167,7 +167,7 @@ def emit_extreme(spec: BinarySpec, site: Site) -> Call:
 
 
 def binary_operands(dtype: DType) -> tuple[Role, ...]:
-    """Declare the operands x0, x1 and y of one type."""
+    """Declare the operands of an elementwise function of two tensors, x0, x1 and y, all of element type `dtype`."""
     return reads("x0", "one operand", dtype), reads("x1", "the other operand", dtype), writes("y", "output", dtype)
 
 

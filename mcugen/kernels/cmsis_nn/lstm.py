@@ -43,22 +43,25 @@ step."""
 
 @dataclass(frozen=True)
 class LibraryUnits:
-    """The fixed-point parameters of an LSTM step, as the library defines them."""
+    """The fixed-point parameters of an LSTM step, in CMSIS-NN's formats.
+
+    Attributes:
+        scales: Multiplier and left shift of the products with x, then with h, for each gate: int32 [4 gates, 4].
+        inner_bias: Biases of the products with x, with x's zero point folded in: int32 [4 · hidden size].
+        recurrent_bias: Biases of the products with h, with h's zero point folded in: int32 [4 · hidden size].
+        fraction: Number of fraction bits of a cell state (int16).
+        factor: Requantization multiplier, Q0.31, of output gate · tanh(cell state), which is the hidden state.
+    """
 
     scales: Array
-    """Multiplier and left shift of the products with x, then with h, for each gate: int32 [4 gates, 4]."""
     inner_bias: Array
-    """Biases of the products with x, with x's zero point folded in: int32 [4 · hidden size]."""
     recurrent_bias: Array
-    """Biases of the products with h, with h's zero point folded in: int32 [4 · hidden size]."""
     fraction: int
-    """Number of fraction bits of a cell state (int16)."""
     factor: int
-    """Requantization multiplier, Q0.31, of output gate · tanh(cell state), which is the hidden state."""
 
     @staticmethod
     def of(loop: LstmLoopSpec) -> LibraryUnits:
-        """Return the library's fixed-point parameters of an LSTM."""
+        """Return the fixed-point parameters with which CMSIS-NN computes an LSTM."""
         columns = []
         for layer in (loop.inner, loop.recurrent):
             scales = layer.x.q.scales * _by_gate(layer)[:, 0] / GATE_SUM_QUANT.scales
@@ -81,7 +84,7 @@ def _by_gate(layer: WeightedSpec) -> Array:
 def is_lstm(loop: LstmLoopSpec) -> bool:
     """Require a loop over steps of an LSTM in int8, from states of 0.
 
-    Return whether a loop computes the steps of an int8 LSTM whose first states are 0.
+    Return whether the layer meets this condition of a kernel: hidden and cell state are 0 before the first step.
     """
     bias = loop.recurrent.bias
     return loop.starts_from_zero and bias is not None and not bias.any()
@@ -99,8 +102,8 @@ def has_scales_by_gate(loop: LstmLoopSpec) -> bool:
 def fits_library_units(loop: LstmLoopSpec) -> bool:
     """Require that gate sums are within ±8, and that the scale of cell states is a power of two.
 
-    Return whether gate sums are within ±8, and the scale of cell states is a power of two. The library's fixed-point
-    formats need both.
+    Return whether the layer meets this condition of a kernel: CMSIS-NN's fixed-point formats need both. A gate sum is
+    the argument of a gate's sigmoid or tanh.
     """
     if loop.inner.y.q.scale[0] > MAX_GATE_SUM_SCALE:
         return False
@@ -121,7 +124,7 @@ def fits_library_units(loop: LstmLoopSpec) -> bool:
 
 
 def evaluate(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Compute exactly the outputs of an LSTM loop that the library computes, step by step."""
+    """Return the outputs of an LSTM loop, bit by bit as CMSIS-NN computes them."""
     loop: LstmLoopSpec = spec_of(node)
     numbers = LibraryUnits.of(loop)
     w, r = (layer.weights.astype(np.int64) for layer in (loop.inner, loop.recurrent))
@@ -153,7 +156,7 @@ def _int16(v: Array) -> Array:
 
 
 class LstmParams(Params):
-    """Kernel parameters with the sizes, fixed-point scales and zero points of an LSTM."""
+    """Kernel parameters of a loop over the steps of an LSTM: sizes, fixed-point scales and zero points."""
 
     time_major: Annotated[int, "1 if steps come before sequences in x and y"]
     batch: Annotated[int, "sequences"]
@@ -167,9 +170,9 @@ class LstmParams(Params):
 
 
 def emit(loop: LstmLoopSpec, site: Site) -> Call:
-    """Emit the library call that computes a loop over the steps of an LSTM.
+    """Emit the CMSIS-NN call that computes a loop over the steps of an LSTM.
 
-    Weights and biases are passed gate by gate. The library updates the cell state in place, in the output of the loop.
+    Weights and biases are passed gate by gate. CMSIS-NN updates the cell state in place, in the output of the loop.
     """
     numbers, x = LibraryUnits.of(loop), loop.inner.x
     params = LstmParams(

@@ -22,7 +22,7 @@ from mcugen.lir.kernel import Call, Kernel, Params, Role, Site, Trained, reads, 
 def is_int8_product(spec: MatMulSpec) -> bool:
     """Require int8 operands and result, and accumulators of 32 bits.
 
-    Return whether a matrix product has int8 operands, an int8 result and 32-bit accumulators.
+    Return whether a product of two activation matrices meets this condition of a kernel.
     """
     if any(t.dtype is not DType.INT8 or t.quant is None for t in (spec.a, spec.b, spec.y)):
         return False
@@ -32,7 +32,7 @@ def is_int8_product(spec: MatMulSpec) -> bool:
 
 
 class ProductSize(Params):
-    """Kernel parameters with the sizes of a matrix product of two activations."""
+    """Kernel parameters with the sizes of a product of two activation matrices, y = a · b."""
 
     batch: Annotated[int, "number of products"]
     rows: Annotated[int, "rows of a and y"]
@@ -41,12 +41,12 @@ class ProductSize(Params):
 
     @staticmethod
     def of(spec: MatMulSpec) -> ProductSize:
-        """Return the sizes of a matrix product."""
+        """Return the numbers of products, rows and columns of a layer that multiplies two activation matrices."""
         return ProductSize(batch=spec.batch, rows=spec.rows, depth=spec.depth, columns=spec.columns)
 
 
 class ProductCodes(Params):
-    """Kernel parameters with the zero points of a, b and y, and the bytes of the library's scratch buffer."""
+    """Kernel parameters of a matrix product y = a · b: zero points, and bytes of CMSIS-NN's scratch buffer."""
 
     library_scratch_bytes: Annotated[int, "bytes of the library's scratch buffer, which the transposed b follows"]
     a_zero_point: Annotated[Trained, "zero point of a"]
@@ -55,14 +55,14 @@ class ProductCodes(Params):
 
 
 def product_operands(dtype: DType) -> tuple[Role, ...]:
-    """Declare the operands a, b and y of one type."""
+    """Declare the operands of a matrix product y = a · b, all with elements of type `dtype`."""
     return reads("a", "left operand", dtype), reads("b", "right operand", dtype), writes("y", "output", dtype)
 
 
 def emit(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a matrix product, one matrix of the batch at a time; scratch memory holds one transposed matrix.
+    """Emit a call of CMSIS-NN's product of two activation matrices, one matrix of the batch at a time.
 
-    With Helium, the library also needs scratch memory for the sums of columns.
+    Scratch memory holds one transposed matrix; with Helium, also the sums of columns.
     """
     requantize = spec.requantizer
     sums = select_by_variant(site.features, 0, 0, 4 * spec.columns)

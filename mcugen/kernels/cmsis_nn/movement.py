@@ -38,7 +38,7 @@ _OPERANDS: tuple[Role, ...] = (_X, _Y)
 def is_int8_pad(spec: PadSpec) -> bool:
     """Require int8 elements.
 
-    Return whether the elements of a padding's input, and so of its output, are int8: the library pads no other type.
+    Return whether a padding meets this condition of a kernel: CMSIS-NN pads no other type.
     """
     return spec.x.dtype is DType.INT8
 
@@ -46,7 +46,7 @@ def is_int8_pad(spec: PadSpec) -> bool:
 def pads_2_to_4_axes(spec: PadSpec) -> bool:
     """Require a padding of several axes, but at most four after axes are merged.
 
-    Return whether a padding has two to four axes after axes without padding are merged (PadSpec.axes).
+    Return whether a padding meets this condition of a kernel. Adjacent axes without padding are merged (PadSpec.axes).
     """
     return 1 < len(spec.axes) <= len(AXES)
 
@@ -70,7 +70,7 @@ class PadParams(Params):
 
 
 def emit_pad(spec: PadSpec, site: Site) -> Call:
-    """Emit a padding with a constant: sizes and padding of up to four axes, outermost first."""
+    """Emit a call of CMSIS-NN's padding with a constant along up to four axes."""
     axes = [PaddedAxis(1, 0, 0)] * (len(AXES) - len(spec.axes)) + spec.axes
     sizes: dict[str, int] = {}
     for name, axis in zip(AXES, axes, strict=True):
@@ -113,7 +113,7 @@ def merge_transposed_axes(spec: TransposeSpec) -> tuple[list[int], list[int]]:
 def is_int8_transpose(spec: TransposeSpec) -> bool:
     """Require an int8 input.
 
-    Return whether a transposition's elements are int8: the library's function is for no other type.
+    Return whether a transposition meets this condition of a kernel: CMSIS-NN transposes no other type.
     """
     return spec.x.dtype is DType.INT8
 
@@ -121,19 +121,22 @@ def is_int8_transpose(spec: TransposeSpec) -> bool:
 def permutes_2_to_4_axes(spec: TransposeSpec) -> bool:
     """Require a transposition of two to four merged axes, within the library's limits of sizes.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a transposition meets this condition of a kernel. Axes that remain adjacent are merged.
     """
     sizes, _ = merge_transposed_axes(spec)
     return 1 < len(sizes) <= len(AXES) and max(sizes) <= MAX_UINT16_AXIS and sizes[-1] <= MAX_COLUMNS
 
 
 def count_rows(spec: TransposeSpec) -> int:
-    """Return the number of rows of the input along its innermost merged axis, for the cost model."""
+    """Return the number of rows of a transposition's input, for the cost model.
+
+    A row is contiguous: it extends along the innermost axis after merge_transposed_axes.
+    """
     return spec.x.count // merge_transposed_axes(spec)[0][-1]
 
 
 class TransposeParams(Params):
-    """Kernel parameters with the sizes of x along up to four axes, which the library names n, h, w and c."""
+    """Kernel parameters with the sizes of x along up to four axes, which CMSIS-NN names n, h, w and c."""
 
     n: Annotated[int, "elements along the outermost axis"]
     h: Annotated[int, "elements along the second axis"]
@@ -148,7 +151,7 @@ class LibraryTransposeOptions(Options):
 
 
 def emit_transpose(spec: TransposeSpec, site: Site) -> Call:
-    """Emit a transposition; the library has separate code for matrices, which have two axes."""
+    """Emit a call of CMSIS-NN's transposition, which has separate code for matrices (two axes)."""
     sizes, perm = merge_transposed_axes(spec)
     if len(sizes) > 2:
         missing = len(AXES) - len(sizes)
@@ -178,7 +181,7 @@ CMSIS_TRANSPOSE: tuple[Kernel, ...] = (
 def is_int8_concat(spec: ConcatSpec) -> bool:
     """Require int8 elements.
 
-    Return whether the elements of a concatenation's output are int8: the library's functions copy bytes.
+    Return whether a concatenation meets this condition of a kernel: CMSIS-NN's functions copy bytes.
     """
     return spec.y.dtype is DType.INT8
 
@@ -186,14 +189,17 @@ def is_int8_concat(spec: ConcatSpec) -> bool:
 def has_strided_parts(spec: ConcatSpec) -> bool:
     """Require parts that are not contiguous in y, and sizes of at most 65535.
 
-    Return whether the parts of a concatenation are not contiguous in y, and no size exceeds 65535. The sizes are those
-    of ConcatSpec.sizes. If the first one is 1, each part is contiguous in y and needs only a copy.
+    Return whether a concatenation meets this condition of a kernel. The sizes are those before, along and behind the
+    axis (ConcatSpec.sizes). If the first one is 1, each part (input) is contiguous in y and needs only a copy.
     """
     return spec.sizes[0] > 1 and all(0 < size <= MAX_UINT16_AXIS for size in spec.sizes)
 
 
 class PartParams(Params):
-    """Kernel parameters with the position of one part (input) of a concatenation in y."""
+    """Kernel parameters with the sizes of one part (input) of a concatenation, and its place in y.
+
+    "The axis" is the one along which the parts are concatenated.
+    """
 
     outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
     y_axis_size: Annotated[int, "size of the axis in y"]
@@ -203,7 +209,7 @@ class PartParams(Params):
 
 
 def emit_concat(spec: ConcatSpec, site: Site) -> list[Call]:
-    """Emit one library call for each part (input) of a concatenation, which copies the part to its place in y."""
+    """Emit one CMSIS-NN call for each part (input) of a concatenation, which copies the part to its place in y."""
     (outer, along, inner), offset = spec.sizes, 0
     calls = []
     for index, part in enumerate(spec.parts):

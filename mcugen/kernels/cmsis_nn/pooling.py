@@ -24,7 +24,8 @@ from mcugen.numerics.fixedpoint import has_same_quantization, is_quantized
 def is_int8_pool(pool: PoolSpec | None) -> bool:
     """Require a pool of int8 tensors.
 
-    Return whether the layer is a pool of int8 tensors; False for None, a reduction that is no pool.
+    Return whether the layer meets this condition of a kernel; False for None, which stands for a reduction that is no
+    pool.
     """
     return pool is not None and pool.x.dtype is pool.y.dtype is DType.INT8
 
@@ -32,7 +33,8 @@ def is_int8_pool(pool: PoolSpec | None) -> bool:
 def is_int16_pool(pool: PoolSpec | None) -> bool:
     """Require a pool of int16 tensors.
 
-    Return whether the layer is a pool of int16 tensors; False for None, a reduction that is no pool.
+    Return whether the layer meets this condition of a kernel; False for None, which stands for a reduction that is no
+    pool.
     """
     return pool is not None and pool.x.dtype is pool.y.dtype is DType.INT16
 
@@ -40,7 +42,7 @@ def is_int16_pool(pool: PoolSpec | None) -> bool:
 def is_undilated_pool(pool: PoolSpec) -> bool:
     """Require tensors with channels last, all channels of each pixel, and no dilation.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the pool meets this condition of a kernel: it does not read some channels of a larger tensor.
     """
     return pool.is_channels_last and not pool.is_dilated and pool.whole is None
 
@@ -48,7 +50,7 @@ def is_undilated_pool(pool: PoolSpec) -> bool:
 def has_equal_scales(pool: PoolSpec) -> bool:
     """Require quantized tensors with the same scale and zero point for input and output.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the pool meets this condition of a kernel.
     """
     return is_quantized(pool.x) and has_same_quantization(pool.x, pool.y)
 
@@ -56,7 +58,7 @@ def has_equal_scales(pool: PoolSpec) -> bool:
 def ignores_padding(pool: AverageSpec) -> bool:
     """Require averages that do not count padding.
 
-    Return whether averages divide by the number of taps inside the input, without padding.
+    Return whether the pool meets this condition of a kernel: sums are divided by the number of taps inside the input.
     """
     return not pool.counts_padding
 
@@ -64,13 +66,13 @@ def ignores_padding(pool: AverageSpec) -> bool:
 def is_image_mean(pool: AverageSpec | None) -> bool:
     """Require a mean over whole images.
 
-    Return whether a reduction is a mean over whole images: its spec is then an average pool, not None.
+    Return whether a reduction meets this condition of a kernel: its spec is then an average pool, not None.
     """
     return pool is not None
 
 
 def evaluate_average(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the average of each window that the library computes."""
+    """Return the average of each window of a pool, bit by bit as CMSIS-NN computes it."""
     pool: PoolSpec = spec_of(node)
     x = arrays[0].reshape(pool.x.shape)
     taps = tuple(range(x.ndim, 2 * x.ndim - 2))
@@ -87,14 +89,17 @@ def _rounded(sums: Array, counts: Array) -> Array:
 
 
 def emit_max_pool(pool: PoolSpec, site: Site) -> Call:
-    """Emit a maximum pool; the library's output limits are those of the element type, so that nothing is clamped."""
+    """Emit a call of CMSIS-NN's maximum pool.
+
+    Its output limits are those of the element type, so that nothing is clamped.
+    """
     return site.call({"x": site.x, "y": site.y}, [pool.geometry])
 
 
 def emit_average(pool: AverageSpec, site: Site) -> Call:
-    """Emit an average pool.
+    """Emit a call of CMSIS-NN's average pool.
 
-    With the DSP extension, the library's scratch memory holds a 32-bit sum for each channel.
+    With the DSP extension, its scratch memory holds a 32-bit sum for each channel.
     """
     size = select_by_variant(site.features, 0, 4 * pool.x.shape[-1], 0)
     operands = {"x": site.x, "y": site.y, "scratch": site.scratch("scratch", DType.INT8, size)}

@@ -55,21 +55,21 @@ MAX_INT32_RUN = 512
 
 @dataclass(frozen=True)
 class Scaling:
-    """The library's requantization of int16 layers, with a single rounding, half up.
+    """CMSIS-NN's requantization of int16 layers, which rounds once, half up.
 
-    q = clamp((v · multiplier + 2^(shift−1)) >> shift).
+    q = clamp((v · multiplier + 2^(shift−1)) >> shift) for an accumulator v.
 
-    Both arrays have one entry for each channel of the last axis, or one for all.
+    Attributes:
+        multiplier: Integer multipliers of the accumulators, one per channel of the last axis, or one for all.
+        shift: Right shifts in bits after the multiplication, one per channel of the last axis, or one for all.
     """
 
     multiplier: Int64Array
-    """Integer multipliers of the accumulators, by channel, or one for all channels."""
     shift: Int64Array
-    """Right shifts in bits after the multiplication, by channel, or one for all channels."""
 
     @staticmethod
     def near(exact: Requantizer, bits: int, max_shift: int) -> Scaling:
-        """Return the library's scaling that is nearest to an exact requantization.
+        """Return the requantization in CMSIS-NN's format that is nearest to an exact one.
 
         Args:
             exact: The requantization to approximate.
@@ -87,7 +87,7 @@ class Scaling:
         return q
 
     def agrees(self, exact: Requantizer, sums: Array) -> bool:
-        """Return whether int16 results are within one quantization step of those of `exact`.
+        """Return whether int16 results differ by at most 1 from those of the requantization `exact`.
 
         Two results differ by at most 1 if they differ by less than 1 before the rounding, or if both are clamped. The
         value before the rounding must fit 31 bits.
@@ -102,9 +102,9 @@ class Scaling:
         return bool((fits & (np.abs(mine - other) * inside < 1)).all())
 
     def arguments(self, channels: int) -> tuple[Array, Array]:
-        """Return the int32 arrays (multiplier, shift), one entry per channel, that the library's functions take.
+        """Return the int32 arrays (multiplier, shift), one entry per channel, that CMSIS-NN's functions take.
 
-        They are for 64-bit accumulators.
+        They are for functions with 64-bit accumulators.
 
         Args:
             channels: Number of channels.
@@ -118,31 +118,31 @@ class Scaling:
 
 
 def short_scaling(spec: WeightedSpec) -> Scaling | None:
-    """Return the library's scaling of a layer's 32-bit accumulators.
+    """Return CMSIS-NN's requantization of an int16 layer with 32-bit accumulators.
 
     Returns:
-        The scaling; None if 32 bits do not hold twice the accumulators, since the library doubles them with Helium.
+        The requantization; None if 32 bits do not hold twice the accumulators, since CMSIS-NN doubles them with Helium.
     """
     scaling = Scaling.near(spec.requantizer, 31, 31)
     return scaling if (spec.largest_sums * 2.0 ** (31 - scaling.shift) < 2**30).all() else None
 
 
 def long_scaling(spec: WeightedSpec | MatMulSpec) -> Scaling | None:
-    """Return the library's scaling of a layer's 64-bit accumulators.
+    """Return CMSIS-NN's requantization of an int16 layer with 64-bit accumulators, by 15-bit multipliers.
 
     Returns:
-        The scaling; None if results could differ from mcugen's by more than one quantization step.
+        The requantization; None if quantized results could differ from mcugen's by more than 1.
     """
     scaling = Scaling.near(spec.requantizer, LONG_MULTIPLIER_BITS, MAX_LONG_SHIFT)
     return scaling if scaling.agrees(spec.requantizer, spec.largest_sums) else None
 
 
 def conv_scaling(spec: ConvSpec) -> Scaling | None:
-    """Return the requantization with which the library computes an int16 convolution.
+    """Return CMSIS-NN's requantization of an int16 convolution.
 
     Returns:
-        The scaling of 32-bit accumulators if possible; else the scaling of 64-bit accumulators, if all of the library's
-        loops add whole sums in 64 bits; None if results could differ from mcugen's by more than one quantization step.
+        The requantization of 32-bit accumulators if possible; else that of 64-bit accumulators, if all of CMSIS-NN's
+        loops add whole sums in 64 bits; None if quantized results could differ from mcugen's by more than 1.
     """
     return short_scaling(spec) or (long_scaling(spec) if _adds_in_64_bits(spec) else None)
 
@@ -161,25 +161,30 @@ def _adds_in_64_bits(spec: ConvSpec) -> bool:
 
 
 def evaluate_sums(node: Node, arrays: Sequence[Array]) -> Array:
-    """Return the accumulators of a layer, bias included, as int64."""
+    """Return the accumulators of a layer as int64: its sums of products and bias, before the requantization.
+
+    Args:
+        node: The layer.
+        arrays: The values of its operands.
+    """
     sums = TensorType(node.output.type.shape, DType.INT64)
     return node.op.evaluate(replace(node.sig, outputs=(sums,)), *arrays)[0]
 
 
 def evaluate_conv(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the result of an int16 convolution that the library computes."""
+    """Return the result of an int16 convolution, bit by bit as CMSIS-NN computes it."""
     spec: ConvSpec = spec_of(node)
     return _scaled(evaluate_sums(node, arrays), conv_scaling(spec), spec.limits)
 
 
 def evaluate_long(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the result that the library computes for a layer with 64-bit accumulators."""
+    """Return the result of an int16 layer with 64-bit accumulators, bit by bit as CMSIS-NN computes it."""
     spec: ConvSpec = spec_of(node)
     return _scaled(evaluate_sums(node, arrays), long_scaling(spec), spec.limits)
 
 
 def evaluate_product(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the matrix product of two int16 activations that the library computes."""
+    """Return the matrix product of two int16 activations, bit by bit as CMSIS-NN computes it."""
     spec: MatMulSpec = spec_of(node)
     return _scaled(evaluate_sums(node, arrays), long_scaling(spec), spec.y.dtype.limits)
 
@@ -193,7 +198,7 @@ def _scaled(sums: Array, scaling: Scaling | None, limits: tuple[int, int]) -> Se
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution, or a dense layer as a 1×1 convolution.
+    """Emit a call of CMSIS-NN's int16 convolution; a dense layer is computed as a 1×1 convolution.
 
     Weights keep their order [O, H, W, I]. The bias has the 32 or 64 bits of the accumulators.
     """
@@ -217,7 +222,7 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution with weights [H, W, O].
+    """Emit a call of CMSIS-NN's int16 depthwise convolution, with weights [H, W, O].
 
     Constants are padded with zeros to a multiple of four channels, since Helium reads four at a time.
     """
@@ -243,16 +248,19 @@ def _is_fast(shape: ConvShape) -> bool:
 
 
 class ByChannel(NamedTuple):
-    """The constants of a layer with one requantization multiplier per output channel."""
+    """The constants of an int16 layer with one requantization multiplier per output channel.
+
+    Attributes:
+        w: Weights, int8, in CMSIS-NN's layout.
+        bias: Bias by channel, int32 or int64 like the accumulators.
+        multiplier: Requantization multiplier of each output channel, int32.
+        shift: Left shift of each output channel in bits, int32; negative for the usual right shift.
+    """
 
     w: Array
-    """Weights, int8, in CMSIS-NN's layout."""
     bias: Array
-    """Bias by channel, int32 or int64 like the accumulators."""
     multiplier: Array
-    """Requantization multiplier of each output channel, int32."""
     shift: Array
-    """Left shift of each output channel in bits, int32, after the multiplication."""
 
 
 def _by_channel(site: Site, constants: ByChannel, spare: int) -> dict[str, Buffer]:
@@ -264,7 +272,10 @@ def _by_channel(site: Site, constants: ByChannel, spare: int) -> dict[str, Buffe
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer with one scale for all channels; weights keep their order [N, K]."""
+    """Emit a call of CMSIS-NN's int16 fully connected layer with one scale for all channels.
+
+    Weights keep their order [N, K].
+    """
     scaling = long_scaling(spec)
     assert scaling is not None
     operands = {
@@ -277,7 +288,10 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_product(spec: MatMulSpec, site: Site) -> Call:
-    """Emit a matrix product, one matrix of the batch at a time; its right operand is transposed first."""
+    """Emit a call of CMSIS-NN's product of two int16 activation matrices, one matrix of the batch at a time.
+
+    The right operand is transposed first, in scratch memory.
+    """
     scaling = long_scaling(spec)
     assert scaling is not None
     columns = site.scratch("columns", DType.INT16, spec.depth * spec.columns)
@@ -297,7 +311,7 @@ def _of_tensor(scaling: Scaling) -> TensorScale:
 def is_int16_layer(spec: WeightedSpec) -> bool:
     """Require int16 tensors and int8 weights.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: x and y are int16, and y is quantized.
     """
     types = [spec.x.dtype, spec.w.dtype, spec.y.dtype]
     return types == [DType.INT16, DType.INT8, DType.INT16] and spec.y.quant is not None
@@ -314,7 +328,8 @@ def is_int16_product(spec: MatMulSpec) -> bool:
 def fits_conv_scaling(spec: ConvSpec) -> bool:
     """Require that the library's results are within one quantization step, with 32-bit or 64-bit accumulators.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: each quantized result of CMSIS-NN differs from mcugen's
+    by at most 1 (conv_scaling).
     """
     return conv_scaling(spec) is not None
 
@@ -322,7 +337,8 @@ def fits_conv_scaling(spec: ConvSpec) -> bool:
 def fits_long_scaling(spec: WeightedSpec) -> bool:
     """Require results within one quantization step with 15-bit multipliers.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: each quantized result of CMSIS-NN differs from mcugen's
+    by at most 1 (long_scaling).
     """
     return long_scaling(spec) is not None
 
@@ -330,7 +346,8 @@ def fits_long_scaling(spec: WeightedSpec) -> bool:
 def fits_product_scaling(spec: MatMulSpec) -> bool:
     """Require results within one quantization step with 15-bit multipliers.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a matrix product meets this condition of a kernel: each quantized result of CMSIS-NN differs from
+    mcugen's by at most 1 (long_scaling).
     """
     return long_scaling(spec) is not None
 
@@ -338,7 +355,7 @@ def fits_product_scaling(spec: MatMulSpec) -> bool:
 def has_one_scale(spec: WeightedSpec) -> bool:
     """Require one multiplier for all channels.
 
-    Return whether all output channels share one requantization multiplier.
+    Return whether the layer meets this condition of a kernel: all output channels are requantized by one multiplier.
     """
     return len(spec.requantizer.multiplier) == 1
 
@@ -346,14 +363,17 @@ def has_one_scale(spec: WeightedSpec) -> bool:
 def has_small_matrices(spec: MatMulSpec) -> bool:
     """Require axes of fewer than 32768 elements.
 
-    Return whether each axis of both operands has 1 to 32767 elements (MAX_INT16_AXIS), since the library counts in 16
+    Return whether both operands of a matrix product meet this condition of a kernel: CMSIS-NN counts elements in 16
     bits.
     """
     return all(0 < size <= MAX_INT16_AXIS for t in (spec.a, spec.b) for size in t.shape)
 
 
 def accumulator_size(spec: ConvSpec) -> str:
-    """Return "short" for 32-bit or "long" for 64-bit accumulators, the kernel's variant in the cost table."""
+    """Return the size of accumulators in CMSIS-NN's int16 convolution: "short" for 32 bits, "long" for 64 bits.
+
+    The cost model has separate costs for each.
+    """
     return "short" if short_scaling(spec) else "long"
 
 

@@ -40,20 +40,22 @@ _SIGNS = {"Add": (1, 1), "Sub": (1, -1)}
 
 @dataclass(frozen=True)
 class RoundedSum:
-    """The library's sum of int16 tensors, with three roundings (half up).
+    """CMSIS-NN's sum of int16 tensors, with three roundings (half up).
 
     q = (a(x) + a(y) + 2^(shift−1)) >> shift, where a(v) = (v · 2^INT16_SUM_LEFT_SHIFT · m + 2^30) >> 31. The left shift
     leaves so many bits below those of the result that the first two roundings hardly matter.
+
+    Attributes:
+        factors: Integer multipliers m of the operands x and y, Q0.31.
+        shift: Right shift of the sum of both scaled operands, in bits.
     """
 
     factors: tuple[int, int]
-    """Integer multipliers m of the two operands, Q0.31."""
     shift: int
-    """Right shift of the sum of both scaled operands, in bits."""
 
     @staticmethod
     def of(x: TensorType, y: TensorType, out: TensorType, signs: tuple[int, int]) -> RoundedSum | None:
-        """Return the library's sum for tensors of these types.
+        """Return the multipliers and the shift with which CMSIS-NN adds tensors of given types.
 
         Args:
             x: Type of the first operand.
@@ -62,7 +64,7 @@ class RoundedSum:
             signs: 1 or −1 for each operand.
 
         Returns:
-            The sum; None if it could differ from mcugen's by more than one quantization step.
+            The sum; None if its quantized results could differ from mcugen's by more than 1.
         """
         ratios = [sign * t.q.scale[0] / out.q.scale[0] for sign, t in zip(signs, (x, y), strict=True)]
         if max(map(abs, ratios)) > MAX_SCALE_RATIO:
@@ -101,18 +103,18 @@ class Int16Elements(Params):
 
     @staticmethod
     def of(spec: BinarySpec) -> Int16Elements:
-        """Return the size and the limits of a layer."""
+        """Return the number of elements and the output limits of an elementwise layer."""
         return Int16Elements(low=spec.limits[0], high=spec.limits[1], count=spec.y.count)
 
 
 class LibraryFactor(Params):
-    """Kernel parameter of an elementwise product: scale of x0 · scale of x1 / scale of y, Q0.31."""
+    """Kernel parameter of an elementwise product x0 · x1 = y: the requantization multiplier."""
 
     multiplier: Annotated[Trained, "scale of x0 * scale of x1 / scale of y, Q0.31"]
 
 
 def emit_add(spec: BinarySpec, site: Site) -> Call:
-    """Emit a sum or difference: operands are scaled to the result's scale / 2^shift, and their sum is shifted."""
+    """Emit a call of CMSIS-NN's sum of int16 tensors; a difference is a sum with a negative multiplier."""
     fixed = _sum(spec)
     assert fixed is not None
     m0, m1 = fixed.factors
@@ -123,13 +125,13 @@ def emit_add(spec: BinarySpec, site: Site) -> Call:
 
 
 def emit_mul(spec: BinarySpec, site: Site) -> Call:
-    """Emit the elementwise product of two int16 tensors."""
+    """Emit a call of CMSIS-NN's elementwise product of two int16 tensors."""
     factor = LibraryFactor(multiplier=int(_product(spec).multiplier[0]))
     return site.call(operands(site), [factor, Int16Elements.of(spec)], inplace=IN_PLACE_PAIRS)
 
 
 def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the sum of two int16 tensors that the library computes."""
+    """Return the sum or difference of two int16 tensors, bit by bit as CMSIS-NN computes it."""
     spec: BinarySpec = spec_of(node)
     fixed = _sum(spec)
     assert fixed is not None
@@ -137,10 +139,10 @@ def evaluate_add(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the elementwise product of two int16 tensors that the library computes.
+    """Return the elementwise product of two int16 tensors, bit by bit as CMSIS-NN computes it.
 
-    Its multiplier has fewer bits than mcugen's, which changes results by at most a quarter of a quantization step. If
-    built for Helium with single rounding, the library doubles products, and −32768 · −32768 overflows.
+    CMSIS-NN's multiplier has fewer bits than mcugen's, which changes results by at most a quarter of a quantization
+    step. If built for Helium with single rounding, CMSIS-NN doubles products, and −32768 · −32768 overflows.
     """
     spec: BinarySpec = spec_of(node)
     x, y = (array.astype(np.int64) for array in arrays)
@@ -150,7 +152,7 @@ def evaluate_mul(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 def int16_operands(spec: BinarySpec) -> bool:
     """Require int16 tensors of one shape.
 
-    Return whether both operands and the result are quantized int16 tensors of one shape.
+    Return whether an elementwise layer meets this condition of a kernel: operands and result are quantized int16.
     """
     return spec.are(DType.INT16)
 
@@ -158,8 +160,8 @@ def int16_operands(spec: BinarySpec) -> bool:
 def has_near_scales(spec: BinarySpec) -> bool:
     """Require a sum or difference of operands whose scale is at most 256 times that of the result.
 
-    Return whether this is a sum or difference whose operands have at most 256 times the result's scale. The library's
-    sum is then within one quantization step of mcugen's.
+    Return whether the layer meets this condition of a kernel: each quantized result of CMSIS-NN then differs from
+    mcugen's by at most 1.
     """
     return spec.function in _SIGNS and _sum(spec) is not None
 
@@ -167,8 +169,7 @@ def has_near_scales(spec: BinarySpec) -> bool:
 def has_31_bit_shift(spec: BinarySpec) -> bool:
     """Require a product whose requantization by 31-bit multipliers has a right shift of 31 bits.
 
-    Return whether this is a product whose nearest 31-bit multiplier has a right shift of 31 bits. The library's
-    function always shifts products by 31 bits.
+    Return whether the layer meets this condition of a kernel: CMSIS-NN's elementwise product always shifts by 31 bits.
     """
     return spec.product is not None and bool((_product(spec).shift == 31).all())
 
@@ -179,7 +180,7 @@ _CODES = np.arange(-(2**15), 2**15)
 
 
 class ActivationParams(Params):
-    """Kernel parameters of a function of one tensor: number of elements, and left shift of x to 12 fraction bits."""
+    """Kernel parameters of an activation function: number of elements, and left shift of x to 12 fraction bits."""
 
     count: Annotated[int, "elements"]
     left_shift: Annotated[Trained, "left shift of x to 12 fraction bits"]
@@ -191,20 +192,21 @@ def _left(spec: CurveSpec) -> int:
 
 
 def emit_sigmoid(spec: CurveSpec, site: Site) -> Call:
-    """Emit a sigmoid of an int16 tensor."""
+    """Emit a call of CMSIS-NN's sigmoid of an int16 tensor."""
     argument = ActivationParams(count=spec.y.count, left_shift=_left(spec))
     return site.call({"x": site.x, "y": site.y}, [argument], inplace=[("y", "x")])
 
 
 def evaluate_sigmoid(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the sigmoid of an int16 tensor that the library computes."""
+    """Return the sigmoid of an int16 tensor, bit by bit as CMSIS-NN computes it."""
     return (sigmoid(arrays[0], _left(spec_of(node))),)
 
 
 def is_near_int16_sigmoid(spec: CurveSpec) -> bool:
     """Require an int16 sigmoid for which the library is within one quantization step of the exact result.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: it is an int16 sigmoid, and each quantized result of
+    CMSIS-NN differs from the exact one by at most 1.
     """
     if spec.function != "sigmoid" or not spec.is_constant or not -16 < _left(spec) < 14:
         return False

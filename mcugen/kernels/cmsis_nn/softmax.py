@@ -36,22 +36,25 @@ MAX_ROW_SIZE = 2 ** (28 - SUM_FRACTION) - 1
 
 @dataclass(frozen=True)
 class LibrarySoftmax:
-    """The softmax of int8 rows exactly as the library computes it.
+    """The softmax of int8 rows, bit by bit as CMSIS-NN computes it.
 
-    It divides exp(difference · multiplier · 2^(shift − 31 − EXPONENT_FRACTION_BITS)) by the sum of a row, where a
-    difference is an element less the row's maximum.
+    It divides exp(difference · multiplier · 2^(shift − 31 − EXPONENT_FRACTION_BITS)) by the sum of these exponentials
+    over the row, where a difference is an element less the row's maximum.
+
+    Attributes:
+        multiplier: Integer multiplier, Q0.31, of the differences from the row's maximum.
+        shift: Left shift of differences before the multiplication, in bits.
+        diff_min: Lowest difference from the row's maximum that counts; elements with lower differences have the result
+            0.
     """
 
     multiplier: int
-    """Integer multiplier, Q0.31, of the differences from the row's maximum."""
     shift: int
-    """Left shift of differences before the multiplication, in bits."""
     diff_min: int
-    """Lowest difference from the row's maximum that counts; elements with lower differences have the result 0."""
 
     @staticmethod
     def of(x: TensorType) -> LibrarySoftmax | None:
-        """Return the softmax for input of this type; None if its scale is too small or too large."""
+        """Return CMSIS-NN's softmax for inputs of this type; None if their scale is too small or too large."""
         mantissa, shift = math.frexp(x.q.scale[0] * 2.0**EXPONENT_FRACTION_BITS)
         multiplier = round(mantissa * 2**31)
         if multiplier == 2**31:
@@ -147,7 +150,7 @@ def has_int8_rows(spec: SoftmaxSpec) -> bool:
 
 
 def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
-    """Return exactly the softmax along the operator's axis that the library computes."""
+    """Return the softmax along the operator's axis, bit by bit as CMSIS-NN computes it."""
     (x,), fixed = arrays, LibrarySoftmax.of(node.sig.input(0))
     assert fixed is not None
     spec: SoftmaxSpec = spec_of(node)
@@ -155,7 +158,7 @@ def softmax(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 class SoftmaxRows(Params):
-    """Kernel parameters of a softmax: number and size of rows, and the fixed-point scale of x as in LibrarySoftmax."""
+    """Kernel parameters of a softmax: number and size of rows, and the fixed-point scale of x (LibrarySoftmax)."""
 
     rows: Annotated[int, "rows"]
     row_size: Annotated[int, "elements of a row"]
@@ -165,7 +168,7 @@ class SoftmaxRows(Params):
 
 
 def emit_softmax(spec: SoftmaxSpec, site: Site) -> Call:
-    """Emit a softmax of int8 rows."""
+    """Emit a call of CMSIS-NN's softmax of int8 rows."""
     fixed, depth = LibrarySoftmax.of(spec.x), spec.walk.axis_size
     assert fixed is not None
     scale = {"multiplier": fixed.multiplier, "shift": fixed.shift, "diff_min": fixed.diff_min}

@@ -38,17 +38,17 @@ computing a convolution."""
 
 
 def is_convolved(shape: ConvShape) -> bool:
-    """Return whether the library computes the layer as a convolution of x with zeros inserted between its pixels."""
+    """Return whether CMSIS-NN computes a transposed convolution as a convolution of x with zeros between its pixels."""
     return max(shape.stride_height, shape.stride_width) <= 2 and shape.in_channels > MAX_CHANNELS_IN_ROWS
 
 
 def num_zero_rows_above(shape: ConvShape) -> int:
-    """Return the number of zero rows of weights that make the padding above a multiple of the stride."""
+    """Return the number of zero rows to add above the weights to make the padding above a multiple of the stride."""
     return 0 if is_convolved(shape) else -shape.padding_top % shape.stride_height
 
 
 def with_zero_taps(shape: ConvShape) -> ConvShape:
-    """Return the geometry with zero taps added to the kernel, to a size for which the library's results are right."""
+    """Return the geometry with zero taps added to the kernel, to a size for which CMSIS-NN's results are right."""
     above = num_zero_rows_above(shape)
     high, wide, padding_top = shape.kernel_height + above, shape.kernel_width, shape.padding_top + above
     if is_convolved(shape):  # The library pads by kernel - 1 - padding.
@@ -61,10 +61,10 @@ def with_zero_taps(shape: ConvShape) -> ConvShape:
 
 
 def scratch_bytes_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, int]:
-    """Return the bytes of each of the library's two scratch buffers.
+    """Return the bytes of each of CMSIS-NN's two scratch buffers for a transposed convolution.
 
-    A convolution needs im2col columns of the input and the flipped weights; the other algorithm needs rows of sums, and
-    no second buffer.
+    The algorithm "convolved" (is_convolved) needs im2col columns of the input and the flipped weights; the other
+    algorithm needs rows of sums, and no second buffer.
     """
     depth = shape.kernel_height * shape.kernel_width * shape.in_channels
     if is_convolved(shape):
@@ -79,7 +79,7 @@ def scratch_bytes_of(shape: ConvShape, features: frozenset[str]) -> tuple[int, i
 def is_plain(spec: ConvSpec) -> bool:
     """Require one group of channels and no dilation.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether a transposed convolution meets this condition of a kernel.
     """
     shape = spec.shape
     return shape.groups == 1 and all(d == 1 or k == 1 for d, k in _dilated(shape))
@@ -88,8 +88,8 @@ def is_plain(spec: ConvSpec) -> bool:
 def stays_inside(spec: ConvSpec) -> bool:
     """Require that the library's row algorithm reads no rows before the input and writes none beyond the output.
 
-    Return whether the library's "rows" algorithm accesses no rows outside the input and the output. The result is also
-    True if the library uses its other algorithm, "convolved".
+    Return whether a transposed convolution meets this condition of a kernel. It is met, too, if CMSIS-NN uses its other
+    algorithm (is_convolved).
     """
     wide = with_zero_taps(spec.shape)
     return is_convolved(wide) or 0 <= wide.in_height * wide.stride_height - wide.padding_top <= wide.out_height
@@ -100,13 +100,16 @@ def _dilated(shape: ConvShape) -> tuple[tuple[int, int], ...]:
 
 
 class FirstScratch(Params):
-    """Kernel parameter with the bytes of the first of two buffers in the library's scratch memory."""
+    """Kernel parameter with the bytes of the first of two buffers in CMSIS-NN's scratch memory."""
 
     first_scratch_bytes: Annotated[int, "bytes of the first scratch buffer"]
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Emit a transposed convolution, with weights [O, H, W, I] that are padded with zero taps (with_zero_taps)."""
+    """Emit a call of CMSIS-NN's transposed convolution, with weights [O, H, W, I].
+
+    The weights are padded with zero taps to a size for which CMSIS-NN's results are right (with_zero_taps).
+    """
     shape, wide, above = spec.shape, with_zero_taps(spec.shape), num_zero_rows_above(spec.shape)
     weights = spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width, shape.in_channels)
     below = (above, wide.kernel_height - shape.kernel_height - above)
@@ -129,7 +132,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
 
 
 def transpose_algorithm(spec: ConvSpec) -> str:
-    """Return which of the library's two algorithms computes the layer, the kernel's variant in the cost table.
+    """Return the algorithm by which CMSIS-NN computes a transposed convolution; the cost model has costs for each.
 
     It is "convolved" (a convolution of x with inserted zeros, see is_convolved) or "rows" (products are added to rows
     of sums).
@@ -138,10 +141,10 @@ def transpose_algorithm(spec: ConvSpec) -> str:
 
 
 def count_work(spec: ConvSpec) -> int:
-    """Return the work of the algorithm, for the cost model.
+    """Return the work of CMSIS-NN's algorithm for a transposed convolution, for the cost model.
 
-    Where the library computes a convolution (is_convolved), this is its multiplications, including those by zeros
-    between pixels. Elsewhere it is the taps of all input pixels, each of which is added to a row of sums.
+    Where CMSIS-NN computes a convolution (is_convolved), this is its multiplications, including those by zeros between
+    pixels. Elsewhere it is the taps of all input pixels, each of which is added to a row of sums.
     """
     shape = spec.shape
     if is_convolved(shape):

@@ -68,7 +68,8 @@ _DSP = frozenset({"dsp"})
 class HighWord(Params):
     """Kernel parameters that requantize accumulators by the high words of 64-bit products.
 
-    A clamped int8 result saturates twice: before and after an offset is subtracted.
+    The 64-bit products are accumulator · multiplier. A clamped int8 result saturates twice: before and after an offset
+    is subtracted.
     """
 
     upper_word_offset: Annotated[
@@ -88,20 +89,25 @@ class HighWord(Params):
 
 @dataclass(frozen=True)
 class SumConversion:
-    """The constants that requantize a layer's accumulators, or store them as results."""
+    """The constants that requantize a layer's accumulators (sums of products), or store them as int32 results.
+
+    Attributes:
+        bias: Biases with x's zero point folded in, int64 [out_channels].
+        multiplier: Requantization multipliers, int32 [out_channels]; None if the accumulators themselves are the
+            result.
+        gain: Left shift, in bits, of weights and biases, so that the right shift after the multiplication is at least
+            32.
+        params: Kernel parameters of the requantization.
+    """
 
     bias: Array
-    """Biases with x's zero point folded in, int64 [out_channels]."""
     multiplier: Array | None
-    """Requantization multipliers, int32 [out_channels]; None if the accumulators themselves are the result."""
     gain: int
-    """Left shift, in bits, of weights and biases, so that the right shift after the multiplication is at least 32."""
     params: HighWord
-    """Kernel parameters of the requantization."""
 
 
 def sum_conversion(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> SumConversion:
-    """Return the constants that requantize a layer's accumulators, or store them as results.
+    """Return the constants that requantize a layer's accumulators, or store them as int32 results.
 
     An int8 result is the rounded high word of accumulator · multiplier, plus the zero point. An int16 result is mostly
     (high word + upper_word_offset) >> second_shift.
@@ -144,8 +150,8 @@ def pack_weights(
 
         bias[channels] | group 0 | group 1 | … | multiplier[channels]
 
-    where a group has the 4 weights of each channel, channel by channel, 16 bits each; with `packed`, one 16-bit value
-    per pair of channels and input. Multipliers are absent if sums are the result.
+    where a group has the weights of four inputs for each channel, channel by channel, 16 bits each; with `packed`, one
+    16-bit value per pair of channels and input. Multipliers are absent if int32 sums are the layer's result.
 
     Args:
         weights: The weights, [out_channels, groups, 4], in the element order of an im2col patch.
@@ -180,9 +186,16 @@ def _in_blocks(bias: Array, words: Array, sums: SumConversion) -> Array:
 
 
 def pack_nibble_pairs(weights: Array, sums: SumConversion) -> Array:
-    """Pack 4-bit weights [N, groups, 4] for blocks of two channels: one word per group, each weight plus 8.
+    """Pack 4-bit weights for blocks of two output channels, a word for four inputs of both; weights are stored plus 8.
 
     The template dsp.j2 describes the order of the eight weights in a word.
+
+    Args:
+        weights: 4-bit weights, [out_channels, groups, 4], where a group is four inputs.
+        sums: Biases and multipliers, which are packed with the weights.
+
+    Returns:
+        int32 [blocks, words]: biases, weights and, if results are requantized, multipliers of each block.
     """
     pairs = _whole_blocks(weights.astype(np.int64), 2) - INT4_RANGE[0]
     words = _joined(pairs, np.add.outer([0, 8], [0, 16, 4, 20])[:, None], (1, 3))
@@ -190,11 +203,18 @@ def pack_nibble_pairs(weights: Array, sums: SumConversion) -> Array:
 
 
 def pack_nibble_fours(weights: Array, sums: SumConversion) -> Array:
-    """Pack 4-bit weights [N, groups, 4] for blocks of four channels: two int32 words per group.
+    """Pack 4-bit weights for blocks of four output channels: two int32 words for four inputs of the four channels.
 
-    Weights of the first three channels are stored plus 8, those of the fourth are signed. One multiplication serves
-    the weights of several channels at once. Biases are cumulative, so that the kernel gets each channel's accumulator
-    by subtracting the accumulators of the lower channels.
+    Weights of the first three channels are stored plus 8, those of the fourth are signed. One multiplication serves the
+    weights of several channels at once. Biases are cumulative, so that the kernel gets each channel's accumulator by
+    subtracting the accumulators of the lower channels.
+
+    Args:
+        weights: 4-bit weights, [out_channels, groups, 4], where a group is four inputs.
+        sums: Biases and multipliers, which are packed with the weights.
+
+    Returns:
+        int32 [blocks, words]: biases, weights and, if results are requantized, multipliers of each block.
     """
     fours = _whole_blocks(weights.astype(np.int64), 4)
     codes = np.concatenate([fours[:, :3] - INT4_RANGE[0], fours[:, 3:] & 15], axis=1)
@@ -222,7 +242,7 @@ def _joined(codes: Array, bits: Array, axes: tuple[int, int]) -> Array:
 def ungrouped(spec: ConvSpec) -> bool:
     """Require that the channels form one group.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: it is no grouped or depthwise convolution.
     """
     return spec.shape.groups == 1
 
@@ -230,8 +250,8 @@ def ungrouped(spec: ConvSpec) -> bool:
 def fits_high_word(spec: ConvSpec) -> bool:
     """Require int32 accumulators as the result, or int8 or int16 from the high word of a 64-bit product.
 
-    Return whether results are int32 sums, or int8 or int16 values from the high words of 64-bit products. The
-    requantization shift must be 32 to MAX_REQUANTIZE_SHIFT.
+    Return whether the layer meets this condition of a kernel. The product is accumulator · multiplier; its right shift
+    must be 32 to MAX_REQUANTIZE_SHIFT.
     """
     codes = (
         _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MAX_REQUANTIZE_SHIFT
@@ -242,8 +262,8 @@ def fits_high_word(spec: ConvSpec) -> bool:
 def fits_high_word_of_shifted_sums(spec: ConvSpec) -> bool:
     """Require int32 accumulators as the result, or int8 or int16 from a high word of accumulators shifted left.
 
-    Return whether results are int32 sums, or int8 or int16 values from high words of products of shifted sums. The
-    kernel shifts sums left until the requantization shift is at least 32; 32 bits must hold them.
+    Return whether the layer meets this condition of a kernel. The kernel shifts accumulators left so far that the right
+    shift of their products with multipliers is at least 32; the shifted accumulators must fit 32 bits.
     """
     is_short = _short_sums(spec) and _short_sums(spec, max(32 - _shift(spec), 0))
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MAX_REQUANTIZE_SHIFT and is_short
@@ -253,9 +273,9 @@ def fits_high_word_of_shifted_sums(spec: ConvSpec) -> bool:
 def fits_high_word_of_scaled_weights(spec: ConvSpec) -> bool:
     """Require int32 accumulators as the result, or int8 or int16 from a high word, with weights times up to 2⁸.
 
-    Return whether results are int32 sums, or int8 or int16 values from high words with scaled weights. Weights are
-    multiplied by a power of two, up to 2⁸, that makes the requantization shift at least 32. They must fit 16 bits, and
-    the sums 32 bits.
+    Return whether the layer meets this condition of a kernel. Weights are multiplied by the power of two that makes the
+    right shift of products (accumulator · multiplier) at least 32. Scaled weights must fit 16 bits, and accumulators
+    32.
     """
     if spec.is_sums:
         return True
@@ -269,18 +289,19 @@ def fits_high_word_of_scaled_weights(spec: ConvSpec) -> bool:
 def fits_shifted_high_word(spec: ConvSpec) -> bool:
     """Require int32 accumulators as the result, or int8 or int16 from a high word shifted right.
 
-    Return whether results are int32 sums, or int8 or int16 values from high words that are shifted right.
+    Return whether the layer meets this condition of a kernel: the right shift of products (accumulator · multiplier) is
+    more than 32.
     """
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
     return spec.is_sums or codes
 
 
 def pad_groups_to_blocks(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
-    """Append zero channels to each group of channels, so that each group is a whole number of blocks.
+    """Append zero output channels to each group of a grouped convolution, so that blocks of channels fill the group.
 
     Args:
         spec: The layer. With a single group, nothing is appended.
-        by_channel: The array to pad, [out_channels, ...].
+        by_channel: The array to pad, [out_channels, ...], such as weights or biases.
         block: Channels of a block.
 
     Returns:
@@ -298,8 +319,8 @@ def pad_groups_to_blocks(spec: ConvSpec, by_channel: Array, block: int = 2) -> A
 def fits_packed_pairs(spec: ConvSpec) -> bool:
     """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits.
 
-    Return whether the int8 weights of two channels can share 16 bits, and sums of the odd channels fit 24 bits. One
-    multiplication then serves both channels of a pair; see fits_packed_pairs_by_part for the weights.
+    Return whether the layer meets this condition of a kernel, which multiplies an input by the weights of two output
+    channels at once (256 · odd + even).
     """
     odd = pad_groups_to_blocks(spec, spec.rows.astype(np.int64))[1::2]
     products = np.stack([code * odd for code in spec.x.dtype.limits])
@@ -313,8 +334,9 @@ def fits_packed_pairs(spec: ConvSpec) -> bool:
 def fits_packed_pairs_by_part(spec: ConvSpec) -> bool:
     """Require that 256 · odd + even fits int16 for the weights of each pair of channels.
 
-    Return whether 256 · odd + even fits int16 for the int8 weights of each pair of channels. Sums may exceed 24 bits:
-    the kernel separates them after each part of the inputs (PACKED_PART_DEPTH).
+    Return whether the layer meets this condition of a kernel: `even` and `odd` are the int8 weights of two adjacent
+    output channels for one input. Sums may exceed 24 bits: the kernel separates the sums of the two channels after each
+    part of the inputs (PACKED_PART_DEPTH).
     """
     weights = pad_groups_to_blocks(spec, spec.rows.astype(np.int64))
     even, odd = weights[0::2], weights[1::2]
@@ -330,8 +352,8 @@ as many inputs fit 24 bits for any int8 weights."""
 def fits_packed_fours(spec: ConvSpec) -> bool:
     """Require sums of 31, 27, 23 and 19 bits in each four channels, whose 4-bit weights share 16 bits.
 
-    Return whether the 4-bit weights of four channels can share 16 bits. The sums of the four channels must fit 31, 27,
-    23 and 19 bits, because each channel's sum is 4 bits above the one before it.
+    Return whether the layer meets this condition of a kernel, which multiplies an input by the weights of four output
+    channels at once. Each channel's sum is 4 bits above the one before it, and so has 4 bits less.
     """
     rows = np.abs(pad_groups_to_blocks(spec, spec.rows.astype(np.int64), 4))
     places, bias = np.arange(len(rows)) % 4, np.abs(pad_groups_to_blocks(spec, spec.folded_bias, 4))
@@ -362,7 +384,8 @@ UNUSED_GEOMETRY = frozenset({"kernel_width", "stride_width", "dilation_width", "
 class PixelWalk(Params):
     """Kernel parameters of the loops over output rows and pixels, and of the input elements that each window reads.
 
-    A run is a piece of a window whose elements are adjacent in memory.
+    A run is a piece of a window whose elements are adjacent in memory. The kernel computes two output pixels (a pair)
+    at a time.
     """
 
     runs_per_kernel_row: Annotated[int, "runs of adjacent elements in a row of the window"]
@@ -381,7 +404,7 @@ class PixelWalk(Params):
 
 
 class InnerLoop(Params):
-    """Kernel parameters of the im2col patch of two pixels, and of the inner loop over it."""
+    """Kernel parameters of the im2col patch of two pixels, and of the inner loop that multiplies it by weights."""
 
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
     patch_bytes: Annotated[int, "bytes of the im2col patch of a pixel"]
@@ -389,13 +412,13 @@ class InnerLoop(Params):
 
 
 class GroupCount(Params):
-    """Kernel parameter with the number of groups of channels; None for a single group."""
+    """Kernel parameter with the number of groups of a grouped convolution; None for a single group."""
 
     groups: Annotated[int | None, "groups of channels, if there are several"] = None
 
 
 class StreamOptions(Options):
-    """Template options of DSP kernels that read weights from pack_weights: how results are stored."""
+    """Template options of DSP kernels that read weights packed by `pack_weights`: how results are stored."""
 
     y_t: Annotated[str, "C type of the output"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
@@ -403,19 +426,19 @@ class StreamOptions(Options):
 
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
-        """Return the template options of the results of a layer: type, clamp and shift."""
+        """Return the template options for storing a layer's results: C type, clamp and right shift."""
         shifted = not spec.is_sums and spec.high_word.shift > 32
         return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, post_shifted=shifted)
 
 
 class PreShiftOption(Options):
-    """Template option of kernels with 4-bit weights: whether sums are shifted left before the requantization."""
+    """Template option of kernels with 4-bit weights: whether accumulators are shifted left before requantization."""
 
     pre_shifted: Annotated[bool, "whether sums are shifted left before they are multiplied"]
 
 
 class UnrollOptions(Options):
-    """Template options of convolutions: how patches are gathered and how far loops are unrolled."""
+    """Template options of convolutions: how im2col patches are gathered and how far loops are unrolled."""
 
     x_t: Annotated[str, "C type of the input"]
     unrolled_patch: Annotated[
@@ -431,22 +454,24 @@ class UnrollOptions(Options):
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of adjacent elements in which im2col reads a window.
+    """The runs (pieces of adjacent elements) in which im2col reads a window.
 
-    A run is read in units of `unit` elements. Elements of a run beyond whole units are either read together with the
-    elements that follow in memory (and multiplied by 0), or `gathered`: such elements of four runs then share groups at
-    the end of the patch.
+    A run is read by loads of `unit` elements. Elements that do not fill a load are either read together with the
+    elements that follow in memory (and multiplied by 0), or `gathered`: such elements of four runs then form common
+    groups of four at the end of the patch.
+
+    Attributes:
+        count: Number of runs in a window.
+        length: Number of elements of one run.
+        unit: Number of elements that one load reads: 4 or 8.
+        gathered: Whether the elements of a run that do not fill a load are collected at the end of the patch; else they
+            are loaded together with the elements that follow in memory.
     """
 
     count: int
-    """Number of runs of adjacent elements in a window."""
     length: int
-    """Number of elements of one run."""
     unit: int
-    """Number of elements that are loaded at once: 4 or 8."""
     gathered: bool = False
-    """Whether the elements of a run that do not fill a load of `unit` elements are collected at the end of the patch;
-    else they are loaded together with the elements that follow in memory."""
 
     @property
     def rest(self) -> int:
@@ -455,27 +480,27 @@ class Runs:
 
     @property
     def units(self) -> int:
-        """Return how many loads of `unit` elements read one run, without the gathered elements."""
+        """Return how many loads of `unit` elements read one run; gathered elements are not included."""
         return (self.length - self.rest + self.unit - 1) // self.unit
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of four elements in a patch."""
+        """Return the number of groups of four elements in an im2col patch, including partial and gathered ones."""
         return self.count * self.units * (self.unit // GROUP) + self.rest * -(-self.count // GROUP)
 
     @property
     def are_exact(self) -> bool:
-        """Return whether the loads of runs read no element beyond them."""
+        """Return whether the loads of each run read no element behind the run's end."""
         return self.units * self.unit + self.rest == self.length
 
     def elements(self, slots: tuple[int, ...]) -> Array:
         """Return the order in which an im2col patch holds a window's elements.
 
         Args:
-            slots: The order of four elements within a group.
+            slots: The element (0 to 3) of a group of four that is at each of the group's places in the patch.
 
         Returns:
-            int [groups, 4]: the index of each element in the window, or −1 for padding.
+            int [groups, 4]: the index of the window's element at each place, or −1 for padding.
         """
         order = np.full((self.groups, GROUP), -1)
         per_run = self.units * (self.unit // GROUP)
@@ -489,13 +514,14 @@ class Runs:
 
 
 def runs_of(shape: ConvShape, is_unrolled: bool) -> Runs:
-    """Return the runs of a window: whole kernel rows if their elements are adjacent in memory, else single taps.
+    """Return the runs in which im2col reads a window: whole kernel rows if these are contiguous, else single taps.
 
-    With several groups of channels, a tap of each group is a run.
+    In a grouped convolution, each tap's channels of one group are a run.
 
     Args:
         shape: Geometry of the convolution.
-        is_unrolled: Whether the loop is fully unrolled; remaining elements are then gathered where that saves groups.
+        is_unrolled: Whether the inner loop is fully unrolled; elements that fill no load are then gathered at the end
+            of the patch if the patch gets smaller.
     """
     joined, channels = (
         shape.groups == 1 and (shape.dilation_width == 1 or shape.kernel_width == 1),
@@ -514,16 +540,17 @@ def runs_of(shape: ConvShape, is_unrolled: bool) -> Runs:
 def is_small_window(spec: ConvSpec) -> bool:
     """Require windows of at most 18 groups of four elements, whose code is unrolled.
 
-    Return whether windows have at most 18 groups of four elements, so that the loop over them is fully unrolled.
+    Return whether the layer meets this condition of a kernel.
     """
     runs = runs_of(spec.shape, is_unrolled=True)
     return runs.groups <= MAX_UNROLLED_GROUPS
 
 
 def flatten_pixels(shape: ConvShape) -> ConvShape:
-    """Return a pointwise convolution with all pixels of the batch in one row; other convolutions unchanged.
+    """Return the geometry of a pointwise convolution with all pixels of the batch in one row.
 
-    The channels of x must be a multiple of four.
+    Other geometries are returned unchanged, also those with a stride, or with a number of input channels that is not a
+    multiple of four.
     """
     if not shape.reads_pixels or shape.stride_height != 1 or shape.stride_width != 1 or shape.in_channels % GROUP:
         return shape
@@ -532,10 +559,10 @@ def flatten_pixels(shape: ConvShape) -> ConvShape:
 
 
 def is_flat_pointwise(shape: ConvShape) -> bool:
-    """Return whether all windows are single pixels, which are adjacent in memory.
+    """Return whether a convolution is pointwise and ungrouped, without stride, and reads a multiple of four channels.
 
     Args:
-        shape: A geometry that flatten_pixels returned.
+        shape: A geometry that flatten_pixels returned: the pixels of such a convolution are in one row.
     """
     return (
         shape.reads_pixels
@@ -546,23 +573,25 @@ def is_flat_pointwise(shape: ConvShape) -> bool:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Source of a convolution's input rows: x itself, or a ring buffer of padded copies of rows."""
+    """Source of the input rows that a convolution reads: x itself, or a ring buffer of padded copies of rows.
+
+    Attributes:
+        is_padded: Whether rows are copied to the ring buffer and padded there.
+        ring_h: Number of rows of the ring buffer, or of x if rows are read in place.
+        pitch: Number of elements from the start of a row to the start of the next.
+        margin: Elements of a row of the ring before those of x: at least the padding, and a multiple of four for whole
+            words.
+        rows_per_pair: Rows of y per pair of pixels, which are computed together: 2 if the pixels are one above the
+            other, where that leaves fewer single pixels. In an odd last row the pairs are side by side.
+        is_edged: Whether windows leave the rows of x; elements outside are then padded within the im2col patches.
+    """
 
     is_padded: bool
-    """Whether rows are copied to the ring buffer and padded there."""
     ring_h: int
-    """Number of rows of the ring buffer, or of x if rows are read in place."""
     pitch: int
-    """Number of elements from the start of a row to the start of the next."""
     margin: int
-    """Elements of a row of the ring before those of x: at least the padding, and a multiple of four for whole words."""
     rows_per_pair: int
-    """Rows of y per pair of pixels: 2 if the pixels are one above the other, where that leaves fewer single pixels.
-
-    In an odd last row the pairs are side by side.
-    """
     is_edged: bool = False
-    """Whether windows leave the rows of x; elements outside are then padded within the patches."""
 
     @property
     def ring_elements(self) -> int:
@@ -600,9 +629,13 @@ def _leaves_sides_only(shape: ConvShape) -> bool:
 
 
 def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
-    """Return the order in which a convolution reads x and writes y.
+    """Return the order in which a convolution reads x and writes y, as steps.
 
     A step is a pair of pixels if windows are read in x, else a row that is copied to the ring buffer.
+
+    Args:
+        shape: Geometry of the convolution.
+        rows: Where the convolution reads its input rows.
     """
     if rows.is_padded:
         return ring_rows(shape, rows.rows_per_pair)
@@ -614,12 +647,16 @@ def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
 
 
 def order_weights_by_patch(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
-    """Return the weights as [N, groups, 4] in the order in which an im2col patch holds the activations.
+    """Return the weights in the order in which an im2col patch holds the activations that they are multiplied with.
 
     Args:
         spec: The layer.
         runs: How im2col reads a window.
-        twos: Whether a loop iteration takes two groups; the number of groups is then padded to an even one.
+        twos: Whether an iteration of the inner loop takes two groups of four elements; the number of groups is then
+            padded to an even one.
+
+    Returns:
+        The weights, [out_channels, groups, 4], with zeros for padding.
     """
     order = runs.elements(SXTB16_ORDER if spec.x.dtype is DType.INT8 else tuple(range(GROUP)))
     if twos:
@@ -629,10 +666,10 @@ def order_weights_by_patch(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution that computes two pixels by two (or four) channels per step of four or eight elements.
+    """Emit a convolution that computes two pixels by two (or four) channels per step of four or eight inputs.
 
     Loops: pairs of pixels (neighbours in a row or a column), blocks of channels, steps (unrolled up to 16 times). The
-    operands are packed weights, a ring buffer of rows where x must be padded, and the patch of two pixels.
+    operands are packed weights, a ring buffer of rows where x must be padded, and the im2col patches of two pixels.
     """
     packed, is_unrolled = fits_packed_pairs in site.kernel.when, is_small_window in site.kernel.when
     nibbles, fours = four_bits in site.kernel.when, fits_packed_fours in site.kernel.when
@@ -686,12 +723,14 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_steps(spec: ConvSpec, is_unrolled: bool = False, channels: int = 2) -> int:
-    """Count inner-loop steps per inference: groups of four products, for two pixels and a block of channels.
+    """Count a convolution's inner-loop steps per inference, for the cost model.
+
+    A step multiplies four inputs of two pixels by the weights of `channels` output channels.
 
     Args:
         spec: The layer.
-        is_unrolled: Whether the loop is fully unrolled.
-        channels: Output channels of a block.
+        is_unrolled: Whether the inner loop is fully unrolled.
+        channels: Output channels that are computed together.
     """
     shape = flatten_pixels(spec.shape)
     pixels = shape.batch * -(-shape.out_height * shape.out_width // 2)
@@ -700,17 +739,23 @@ def count_steps(spec: ConvSpec, is_unrolled: bool = False, channels: int = 2) ->
 
 
 def count_four_channel_steps(spec: ConvSpec) -> int:
-    """Count inner-loop steps per inference of kernels that compute two pixels by four output channels at a time."""
+    """Count the inner-loop steps per inference of kernels that compute two pixels by four output channels at a time.
+
+    A step multiplies four inputs of each pixel.
+    """
     return count_steps(spec, channels=4)
 
 
 def count_unrolled_steps(spec: ConvSpec) -> int:
-    """Count steps per inference of kernels whose inner loop is fully unrolled, for the cost model."""
+    """Count the inner-loop steps per inference of kernels whose inner loop is fully unrolled, for the cost model.
+
+    A step multiplies four inputs of two pixels by the weights of two output channels.
+    """
     return count_steps(spec, is_unrolled=True)
 
 
 def unrolled_layer_bytes(spec: ConvSpec) -> int:
-    """Return the flash bytes of a layer with a fully unrolled function: the function and the layer's parameters."""
+    """Estimate the flash bytes of a layer whose inner loop is fully unrolled: its own C function and its parameters."""
     shape = flatten_pixels(spec.shape)
     around = POINTWISE_BASE_BYTES if is_flat_pointwise(shape) else WINDOW_BASE_BYTES
     return around + UNROLLED_STEP_BYTES * runs_of(shape, is_unrolled=True).groups
@@ -758,7 +803,7 @@ def _variant(spec: ConvSpec, runs: Runs, is_unrolled: bool, raised: bool, is_edg
 def is_one_row(spec: ConvSpec) -> bool:
     """Require one row of outputs, each of which depends on all inputs.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: it is a dense layer of a single input vector.
     """
     shape = spec.shape
     return shape.groups == 1 and shape.reads_pixels and spec.y.count == shape.out_channels
@@ -767,7 +812,7 @@ def is_one_row(spec: ConvSpec) -> bool:
 def has_depth_multiple_of_8(spec: ConvSpec) -> bool:
     """Require that the number of inputs is a multiple of eight.
 
-    Return whether the number of inputs of each output (depth) is a multiple of eight.
+    Return whether the layer meets this condition of a kernel. The inputs are those that each output depends on.
     """
     return spec.depth % 8 == 0
 
@@ -775,15 +820,16 @@ def has_depth_multiple_of_8(spec: ConvSpec) -> bool:
 def has_several_pixels(spec: ConvSpec) -> bool:
     """Require a layer that is not a single row of outputs (is_one_row).
 
-    Return whether the layer has several rows of outputs, or outputs that do not depend on all inputs.
+    Return whether the layer meets this condition of a kernel: it is no dense layer of a single input vector.
     """
     return not is_one_row(spec)
 
 
 class SingleRowParams(Params):
-    """Kernel parameters with the numbers of inputs and outputs of a layer with one row of outputs.
+    """Kernel parameters with the numbers of inputs and outputs of a dense layer of a single input vector.
 
-    If the inputs are divided into parts (SingleRowOptions), the sizes of the parts follow.
+    If the packed sums of two channels are separated after each part of the inputs (SingleRowOptions), the sizes of the
+    parts follow.
     """
 
     depth: Annotated[int, "elements of x"]
@@ -794,7 +840,7 @@ class SingleRowParams(Params):
 
 
 class SingleRowOptions(StreamOptions):
-    """Template options of a layer with one row of outputs.
+    """Template options of a dense layer of a single input vector.
 
     With `sums_by_part`, the packed sums of two channels could exceed 24 bits over all inputs. The inputs are then
     divided into parts (PACKED_PART_DEPTH), and the sum of the odd channel is extracted from the packed sum after each
@@ -805,10 +851,10 @@ class SingleRowOptions(StreamOptions):
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer of one row, which computes four channels by eight inputs per step.
+    """Emit a dense layer of a single input vector, which computes four channels by eight inputs per step.
 
-    Loops: blocks of four channels, steps (unrolled 8 times). The inputs are padded to a multiple of eight in a patch,
-    or read in place.
+    Loops: blocks of four channels, steps (unrolled 8 times). The inputs are copied to scratch memory, widened and
+    padded to a multiple of eight, or read in place.
     """
     packed, is_direct = fits_packed_pairs_by_part in site.kernel.when, has_depth_multiple_of_8 in site.kernel.when
     nibbles = four_bits in site.kernel.when
@@ -837,7 +883,10 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_dense_steps(spec: ConvSpec) -> int:
-    """Count inner-loop steps per inference of a dense layer: four channels by eight inputs each."""
+    """Count the inner-loop steps per inference of a dense layer of a single input vector, for the cost model.
+
+    A step multiplies eight inputs by the weights of four output channels.
+    """
     return -(-spec.channels // 4) * -(-spec.depth // 8)
 
 
@@ -851,7 +900,7 @@ of one channel."""
 def has_4_or_8_channels(spec: ConvSpec) -> bool:
     """Require a pointwise convolution of pixels of four or eight channels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: the channels are those of x, and the stride is 1.
     """
     shape = flatten_pixels(spec.shape)
     return shape.out_height == 1 and shape.reads_pixels and shape.stride_width == 1 and shape.in_channels in (4, 8)
@@ -860,14 +909,13 @@ def has_4_or_8_channels(spec: ConvSpec) -> bool:
 def is_saturated_int8(spec: ConvSpec) -> bool:
     """Require int8 results without a clamp or a shift of the high word, and at most 255 output channels.
 
-    Return whether results are int8 without a clamp and without a shift of high words, in at most 255 channels.
-    Saturation to int8 is then the only limit of results.
+    Return whether the layer meets this condition of a kernel, which limits results only by saturation to int8.
     """
     return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_channels < 256
 
 
 class Strip(Params):
-    """Kernel parameters of the loop over strips: pixels that are widened to 16 bits together."""
+    """Kernel parameters of the loop over strips: pixels whose inputs are widened to 16 bits together."""
 
     pixels: Annotated[int, "pixels of x and y"]
     strip_pixels: Annotated[int, "pixels that are widened to 16 bits at a time"]
@@ -882,9 +930,10 @@ class PointwiseOptions(Options):
 
 
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a pointwise convolution that holds a channel's weights in registers for a strip of widened pixels.
+    """Emit a pointwise convolution that holds a channel's weights in registers for a strip of pixels.
 
-    Loops: strips of pixels, channels, pixels (unrolled 8 times). Packed weights, per channel:
+    The inputs of a strip are widened to 16 bits together. Loops: strips of pixels, output channels, pixels (unrolled 8
+    times). Packed weights, per output channel:
 
         w[0], w[2] | w[1], w[3] | (the same of w[4] to w[7]) | bias | multiplier
     """
@@ -928,7 +977,7 @@ def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
 
 
 def narrow_row_slowdown(spec: ConvSpec) -> float:
-    """Return the factor on a layer's cycles if x is one pixel wide, for the cost model.
+    """Return the factor by which an x of one pixel per row increases a layer's cycles, for the cost model.
 
     Each row, which holds a single pixel, is then copied and looked up separately. The factor is 1 for wider rows.
     """

@@ -73,7 +73,7 @@ def is_3x3(spec: ConvSpec) -> bool:
 def has_int8_tensors(spec: ConvSpec) -> bool:
     """Require int8 tensors, and weights of at most nine bits.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: x and y are int8, and weights have a magnitude below 256.
     """
     if not spec.x.dtype is spec.y.dtype is DType.INT8:  # Float weights may be NaN.
         return False
@@ -83,8 +83,8 @@ def has_int8_tensors(spec: ConvSpec) -> bool:
 def fits_fourfold_sums(spec: ConvSpec) -> bool:
     """Require that four times the accumulators fit 32 bits, and a requantization shift of at least 31 bits.
 
-    Return whether four times the accumulators fit 32 bits, and the requantization shift is at least 31. The transformed
-    weights have a factor of 4 (transform_weights).
+    Return whether the layer meets this condition of a kernel. The transformed weights, and so the sums, have a factor
+    of 4 (transform_weights).
     """
     return 4 * spec.largest_sum < 2**31 and spec.high_word.shift >= 31
 
@@ -97,7 +97,7 @@ WINOGRAD_CONDITIONS = (has_int8_tensors, is_3x3, fits_fourfold_sums)
 
 
 def transform_weights(weights: Array) -> Array:
-    """Transform weights to 4 · G · w · Gᵀ as integers, where G is the filter transform of F(2×2, 3×3).
+    """Transform weights to U = 4 · G · w · Gᵀ as integers, where G is the filter transform of F(2×2, 3×3).
 
     The factor 4 keeps all elements integers: each side is multiplied by FILTER_TRANSFORM, which is 2 · G.
 
@@ -105,7 +105,7 @@ def transform_weights(weights: Array) -> Array:
         weights: The filters, [out_channels, 3, 3, in_channels].
 
     Returns:
-        U, int64 [out_channels, 4, 4, in_channels].
+        The transformed weights U, int64 [out_channels, 4, 4, in_channels].
     """
     product: Array = np.einsum(
         "ir,orsc,js->oijc", FILTER_TRANSFORM, weights.astype(np.int64), FILTER_TRANSFORM, optimize=True
@@ -114,9 +114,12 @@ def transform_weights(weights: Array) -> Array:
 
 
 def pair_channels(channels: int) -> Array:
-    """Return the channel numbers that are computed together, [pairs, 2].
+    """Return the numbers of the output channels that are computed together, [pairs, 2].
 
     With an odd number of channels, the last pair contains the second-last channel once more.
+
+    Args:
+        channels: Number of output channels.
     """
     first = np.minimum(np.arange(0, channels, 2), channels - 2)
     return np.stack([first, first + 1], 1)
@@ -132,23 +135,27 @@ def pack_for_sxtb16(values: Array) -> Array:
 
 
 def unroll_factor(groups: int) -> int:
-    """Return the unroll factor of the loop over `groups` groups of four input channels: the largest divisor up to 8."""
+    """Return the unroll factor of the loop over groups of four input channels: the largest divisor of `groups` up to 8.
+
+    Args:
+        groups: Number of groups of four input channels.
+    """
     return max(n for n in range(1, 9) if groups % n == 0)
 
 
 def is_fully_unrolled(groups: int) -> bool:
     """Return whether the loop over `groups` groups of four input channels is fully unrolled.
 
-    The packed weights then need no step words (step_words).
+    The packed weights then need no words that tell the kernel how to continue (step_words).
     """
     return groups <= 4
 
 
 def step_words(groups: int) -> Array:
-    """Return the step words, which tell the kernel how to continue after each unrolled chunk of weights.
+    """Return the words in the packed weights that tell the kernel how to continue after each unrolled chunk of weights.
 
-    A step word is 0 between chunks of a column of M (the product of transformed tiles), the column's number from 1 at
-    its end, and 5 at the end of the last row.
+    A step word is 0 between chunks of a column of M (the product of transformed inputs and weights), the column's
+    number from 1 at its end, and 5 at the end of the last row.
 
     Args:
         groups: Groups of four input channels.
@@ -165,10 +172,11 @@ def step_words(groups: int) -> Array:
 
 
 def accumulator_starts(biases: Array, groups: int) -> Array:
-    """Return the start values of accumulators, four words for each row of M (the product of transformed tiles).
+    """Return the start values of accumulators, four words for each row of M.
 
-    In row 1 of the rows 0 to 3 these are both biases twice, in other rows zeros. If the loop is fully unrolled, the
-    last two words say instead whether another row follows.
+    M is the product of transformed inputs and weights. In row 1 of the rows 0 to 3 the words are both biases twice, in
+    other rows zeros. If the loop over input channels is fully unrolled, the last two words say instead whether another
+    row follows.
 
     Args:
         biases: Biases by pair of output channels, [pairs, 2].
@@ -187,9 +195,9 @@ def accumulator_starts(biases: Array, groups: int) -> Array:
 def pack_transformed(spec: ConvSpec) -> Array:
     """Pack the transformed weights of all pairs of output channels as a flat int32 array in reading order.
 
-    M is the product of transformed tiles, U the transformed weights. Each pair has, for every row of M, the start
-    values (accumulator_starts) and the chunks of U with their step words (step_words); then both multipliers, the
-    rounding term, the distance to the next pair in words, and the limits.
+    M is the product of transformed inputs and weights, U the transformed weights. Each pair has, for every row of M,
+    the start values of its accumulators and the chunks of U with their step words (step_words); then both multipliers,
+    the rounding term, the distance to the next pair in words, and the limits of results.
     """
     channels = pair_channels(spec.shape.out_channels)
     u = pack_for_sxtb16(transform_weights(spec.weights)[channels])[
@@ -208,9 +216,10 @@ def pack_transformed(spec: ConvSpec) -> Array:
 
 
 def pack_int8(spec: ConvSpec) -> Array:
-    """Pack int8 weights as int32 [pairs of channels, words]: two biases, two multipliers, then the taps.
+    """Pack untransformed int8 weights as int32 [pairs of output channels, words], for kernels that transform them.
 
-    For every four inputs there are nine words of taps of the second channel, then nine of the first.
+    Each pair has two biases, two multipliers and its taps. For every four inputs there are nine words of taps of the
+    second channel, then nine of the first.
     """
     weights, channels = spec.weights, pair_channels(spec.shape.out_channels)
     fours = weights.reshape(len(weights), 9, -1, 4)[channels[:, ::-1]].transpose(0, 3, 1, 2, 4)
@@ -222,8 +231,9 @@ def pack_int8(spec: ConvSpec) -> Array:
 def pack_transformed_by_channel(spec: ConvSpec) -> Array:
     """Pack the transformed weights of single output channels as a flat int32 array in reading order.
 
-    M is the product of transformed tiles, U the transformed weights. Each channel has, for every row of M, the start
-    value and U; then the multiplier, the rounding term, whether another channel follows, and the limits.
+    M is the product of transformed inputs and weights, U the transformed weights. Each channel has, for every row of M,
+    the start value of its accumulators and U; then the multiplier, the rounding term, whether another channel follows,
+    and the limits of results.
     """
     u = transform_weights(spec.weights)[:, :, list(COLUMN_ORDER)]
     words = np.ascontiguousarray(u.astype(np.int16)).view(np.int32).reshape(len(u), 4, -1)
@@ -238,7 +248,10 @@ def pack_transformed_by_channel(spec: ConvSpec) -> Array:
 
 
 def pack_int8_by_channel(spec: ConvSpec) -> Array:
-    """Pack int8 weights as int32 [channels, words]: bias, multiplier, then nine words of taps for each two inputs."""
+    """Pack untransformed int8 weights as int32 [output channels, words], for kernels that transform them at run time.
+
+    Each channel has its bias, its multiplier, and nine words of taps for each two inputs.
+    """
     weights = spec.weights
     twos = weights.reshape(len(weights), 9, -1, 2).transpose(0, 2, 1, 3)
     words = np.ascontiguousarray(twos.astype(np.int8)).reshape(len(weights), -1).view(np.int32)
@@ -263,14 +276,20 @@ def _limits(spec: ConvSpec) -> tuple[int, int, int]:
 
 
 class PaddedRows(Params):
-    """Kernel parameters of the ring buffer of four padded input rows: elements of a row, and padding value."""
+    """Kernel parameters of the ring buffer of four padded input rows: elements of a row, and padding value.
+
+    A block is the output pixels that are computed together, two rows high.
+    """
 
     padded_row_size: Annotated[int, "elements of a padded row, a multiple of the block width"]
     x_zero_point: Annotated[Trained, "zero point of x, the value of padding"]
 
 
 class StripOfBlocks(Params):
-    """Kernel parameters of kernels that transform the weights once for every strip (sequence) of blocks."""
+    """Kernel parameters of kernels that transform the weights once for every strip of blocks.
+
+    A block is the output pixels that are computed together, two rows high; a strip is a sequence of blocks.
+    """
 
     strip_blocks: Annotated[int, "blocks of a strip, which share one transformation of the weights"]
     requantize_offset: Annotated[Trained, "zero point of y plus one half, before the last right shift"]
@@ -281,7 +300,8 @@ class StripOfBlocks(Params):
 class TransformingOptions(Options):
     """Template options of kernels that transform the weights at run time.
 
-    They also describe the transformed inputs: their C type and their number for a block and channel.
+    They also describe the transformed inputs: their C type and their number per block and channel. A block is the
+    output pixels that are computed together, two rows high; a strip is a sequence of blocks.
     """
 
     channels_per_pass: Annotated[int, "output channels that are computed at once"]
@@ -291,7 +311,10 @@ class TransformingOptions(Options):
 
 
 class WinogradOptions(Options):
-    """Template options of all integer Winograd kernels: blocks, padding, limits of results, and loops."""
+    """Template options of all integer Winograd kernels: blocks, padding, limits of results, and loops.
+
+    A block is the output pixels that are computed together, two rows high; a tile is 2×2 output pixels.
+    """
 
     block_width: Annotated[int, "output pixels in a row of a block; a tile has two"]
     shift: Annotated[int, "right shift of products with the multiplier, without the two bits of the transformation"]
@@ -305,7 +328,7 @@ class WinogradOptions(Options):
 class FullUnroll(Options):
     """Template option of the DSP kernels: whether the loop over input channels is fully unrolled.
 
-    The packed weights have no step words then.
+    The packed weights then have no words that tell the kernel how to continue (step_words).
     """
 
     fully_unrolled: Annotated[bool, "whether the loop over input channels is fully unrolled"]
@@ -324,17 +347,20 @@ FILTER_TRANSFORM_PRODUCTS = 14
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of blocks of output pixels, two rows high, in which a Winograd kernel computes an image."""
+    """A division of images into blocks of output pixels, two rows high, which a Winograd kernel computes one by one.
+
+    Attributes:
+        block_width: Output pixels per row of a block: 2 for each tile of 2×2 output pixels.
+    """
 
     block_width: int
-    """Output pixels per row of a block; a tile has two."""
 
     def blocks(self, shape: ConvShape) -> int:
-        """Return the number of blocks of an image."""
+        """Return the number of blocks that cover an image of y, partial blocks included."""
         return -(-shape.out_width // self.block_width) * -(-shape.out_height // 2)
 
     def work(self, spec: ConvSpec) -> int:
-        """Count the multiply-accumulates of a direct convolution of whole blocks, for the cost model.
+        """Count the multiply-accumulates by which a direct convolution would compute all blocks, for the cost model.
 
         Outputs of blocks beyond the border are included, since they are computed and discarded.
         """
@@ -344,38 +370,43 @@ class Grid:
 
 @dataclass(frozen=True)
 class Tiles(Grid):
-    """A family of Winograd kernels: how much the inner function computes at a time, and the weight packing."""
+    """A family of Winograd kernels: how much the inner function computes at a time, and the weight packing.
+
+    A tile is 2×2 output pixels, and a block one or more tiles side by side.
+
+    Attributes:
+        channels_per_pass: Number of output channels that the inner function computes together.
+        v: Type of the transformed inputs V; there are 16 for each tile and channel.
+        loop: Function that returns, for a number of input channels, the unroll factor of the loop over them (in groups
+            of four channels; in plain C, in channels), and whether the loop is fully unrolled.
+        words: Function that returns, for a number of input channels, the int32 words of transformed weights that the
+            inner function reads for `channels_per_pass` output channels.
+        pack_transformed: Function that packs a layer's transformed weights, biases and multipliers, for kernels that
+            read them from flash.
+        pack_int8: Function that packs a layer's int8 weights, biases and multipliers, for kernels that transform the
+            weights at run time.
+    """
 
     channels_per_pass: int
-    """Number of output channels that the inner function computes together."""
     v: DType
-    """Type of the transformed inputs V; there are 16 for each tile and channel."""
     loop: Callable[[int], tuple[int, bool]]
-    """Function that returns, for a number of input channels, the loop's unroll factor (in groups of four channels) and
-    whether the loop is fully unrolled."""
     words: Callable[[int], int]
-    """Function that returns, for a number of input channels, the int32 words of packed weights that one pass over them
-    reads."""
     pack_transformed: Callable[[ConvSpec], Array]
-    """Function that packs a layer's transformed weights, biases and multipliers, for kernels that read them from
-    flash."""
     pack_int8: Callable[[ConvSpec], Array]
-    """Function that packs a layer's int8 weights, biases and multipliers, for kernels that transform the weights at run
-    time."""
 
     def v_size(self, channels: int) -> int:
         """Return the number of transformed inputs (V) of one block of output pixels, for `channels` input channels."""
         return 8 * self.block_width * channels
 
     def strip_work(self, spec: ConvSpec, strip: int) -> int:
-        """Count the products of a layer as a direct convolution, plus the work to transform its weights.
+        """Count the multiply-accumulates of a kernel that transforms the weights at run time, for the cost model.
 
-        The weights are transformed for every strip; this is counted in products that take as long
-        (FILTER_TRANSFORM_PRODUCTS).
+        These are those of a direct convolution of all blocks, plus the transformation of the weights for every strip,
+        counted as the multiply-accumulates that take as long (FILTER_TRANSFORM_PRODUCTS).
 
         Args:
             spec: The layer.
-            strip: Number of tiles in a strip.
+            strip: Number of tiles (2×2 output pixels) that share one transformation of the weights.
         """
         shape = spec.shape
         strips = shape.batch * -(-self.blocks(shape) * self.block_width // (2 * strip))
@@ -384,11 +415,11 @@ class Tiles(Grid):
     def written_ends(self, shape: ConvShape, strip: int) -> Array:
         """Return how much of y is written after each row of blocks, as the index behind the last written element.
 
-        Only outputs of full strips count.
+        Results are written strip by strip, so only outputs of full strips count.
 
         Args:
             shape: Geometry of the convolution.
-            strip: Number of blocks in a strip.
+            strip: Number of blocks that are computed together.
         """
         width, count = -(-shape.out_width // self.block_width), self.blocks(shape)
         finished_blocks = np.arange(width, count + 1, width) // strip * strip
@@ -400,7 +431,7 @@ class Tiles(Grid):
         return ends
 
     def has_partial_blocks(self, shape: ConvShape) -> bool:
-        """Return whether some blocks extend beyond the border of the image."""
+        """Return whether some blocks of output pixels extend beyond the border of the image."""
         return shape.out_width % self.block_width != 0 or shape.out_height % 2 != 0
 
     def pads_rows(self, shape: ConvShape) -> bool:
@@ -412,7 +443,12 @@ class Tiles(Grid):
         return not has_all or self.has_partial_blocks(shape)
 
     def traversal(self, shape: ConvShape, strip: int = 1) -> Traversal:
-        """Return the order of reads and writes of a kernel that computes `strip` blocks of output pixels at once."""
+        """Return the order in which a kernel reads x and writes y.
+
+        Args:
+            shape: Geometry of the convolution.
+            strip: Number of blocks of output pixels that the kernel computes at once.
+        """
         if self.pads_rows(shape):
             return rows(shape, 2, self.written_ends(shape, strip) if strip > 1 else None)
         pixels = np.arange(shape.out_height * shape.out_width).reshape(shape.out_height // 2, 2, -1, self.block_width)
@@ -462,12 +498,12 @@ PLAIN_TILES = Tiles(8, 1, DType.INT32, _plain_loop, _plain_words, pack_transform
 
 
 def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
-    """Emit the kernel that reads transformed weights from flash, one block at a time.
+    """Emit the Winograd kernel that reads transformed weights from flash, and computes one block of pixels at a time.
 
     Args:
         spec: The layer.
         site: Operands and CPU features of the call.
-        tiles: The family of the kernel.
+        tiles: The family of the kernel: its blocks, loops and weight packing.
     """
     shape = spec.shape
     working = {"rows": _ring(shape, tiles)} if tiles.pads_rows(shape) else {}
@@ -478,15 +514,15 @@ def emit_flash(spec: ConvSpec, site: Site, tiles: Tiles) -> Call:
 
 
 def emit_transforming(spec: ConvSpec, site: Site, tiles: Tiles, strip: int) -> Call:
-    """Emit the kernel that reads int8 weights from flash and transforms them for every strip of tiles.
+    """Emit the Winograd kernel that reads int8 weights from flash and transforms them for every strip of tiles.
 
-    With SHORT_LOOPS, a layer of a single strip has no variant of its own.
+    Under the tuning flag SHORT_LOOPS (less code), no C function is specialized for images of a single strip.
 
     Args:
         spec: The layer.
         site: Operands and CPU features of the call.
-        tiles: The family of the kernel.
-        strip: Tiles of a strip.
+        tiles: The family of the kernel: its blocks, loops and weight packing.
+        strip: Number of tiles (2×2 output pixels) that share one transformation of the weights.
     """
     shape = spec.shape
     blocks = min(2 * strip // tiles.block_width, tiles.blocks(shape))

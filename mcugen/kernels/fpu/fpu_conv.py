@@ -37,7 +37,7 @@ channels."""
 def has_one_group(spec: ConvSpec) -> bool:
     """Require that every output channel reads all input channels.
 
-    Return whether every output channel reads all input channels: there is one group of channels.
+    Return whether the layer meets this condition of a kernel: it is no grouped or depthwise convolution.
     """
     return spec.shape.groups == 1
 
@@ -45,7 +45,7 @@ def has_one_group(spec: ConvSpec) -> bool:
 def has_single_window(spec: ConvSpec) -> bool:
     """Require one output pixel whose window covers all of the input.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel, which computes the layer as a dense layer.
     """
     shape = spec.shape
     covers = (shape.kernel_height, shape.kernel_width) == (shape.in_height, shape.in_width) and not (
@@ -55,7 +55,7 @@ def has_single_window(spec: ConvSpec) -> bool:
 
 
 class DenseRows(Params):
-    """Kernel parameters with the sizes of a fully connected layer."""
+    """Kernel parameters with the sizes of a float fully connected layer, whose input vectors are the rows of x."""
 
     rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -63,14 +63,14 @@ class DenseRows(Params):
 
 
 class Patch(Params):
-    """Kernel parameters of float convolutions: products per sum, and whether x is read without im2col."""
+    """Kernel parameters of float convolutions: products per accumulator, and whether x is read without im2col."""
 
     depth: Annotated[int, "products of a sum"]
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
 
 
 class Blocks(Params):
-    """Kernel parameters of the ring buffer of padded rows, laid out in blocks of four channels."""
+    """Kernel parameters of a depthwise convolution's ring buffer of padded input rows, in blocks of four channels."""
 
     row_pixels: Annotated[int, "pixels of a row of the ring buffer, or of x"]
     channel_blocks: Annotated[int, "blocks of channels"]
@@ -83,13 +83,13 @@ class ClampOptions(Options):
 
 
 class UpperLimit(Options):
-    """Template option of float results: whether they have an upper limit."""
+    """Template option of float results: whether they have an upper limit, which the kernel must apply."""
 
     high: Annotated[bool, "whether results have an upper limit"]
 
 
 class FpuDenseOptions(Options):
-    """Template option of float fully connected layers: whether the layer has a single row."""
+    """Template option of float fully connected layers: whether x has a single row (one input vector)."""
 
     single_row: Annotated[bool, "whether the layer has one row"]
 
@@ -106,11 +106,15 @@ class GroupOptions(Options):
 
 
 def pack_float_blocks(weights: Array, bias: Array) -> Array:
-    """Pack weights [N, K] and biases [N] as flat float32: for each four channels the biases, then weights as [K][4].
+    """Pack weights and biases as flat float32, by blocks of four output channels: the biases, then weights as [K][4].
 
         b0 b1 b2 b3 | w0[0] w1[0] w2[0] w3[0] | w0[1] w1[1] w2[1] w3[1] | …      (wn[k]: channel n, input k)
 
     Missing channels of the last block are zeros.
+
+    Args:
+        weights: The weights, [N, K]: output channels by inputs.
+        bias: The biases, [N].
     """
     rows = np.column_stack([bias, weights]).astype(np.float32)
     missing = -len(rows) % INTERLEAVED_ROWS
@@ -119,11 +123,13 @@ def pack_float_blocks(weights: Array, bias: Array) -> Array:
 
 
 def pack_half_blocks(weights: Array, in_pairs: bool = True) -> Array:
-    """Pack weights [N, K] as flat float16, in blocks of four channels.
+    """Pack weights as flat float16, in blocks of four output channels; missing channels of the last block are zeros.
 
-    With `in_pairs`, a word holds two adjacent weights of a channel, as VCVTB and VCVTT read them: whole eights of K are
-    stored as [K / 2][4][2], the remaining weights as [K % 8][4]. Without, a block is [K][4]. Missing channels of the
-    last block are zeros.
+    Args:
+        weights: The weights, [N, K]: output channels by inputs.
+        in_pairs: Whether a word holds two adjacent weights of a channel, as the instructions VCVTB and VCVTT read them:
+            the whole eights of K are then stored as [K / 2][4][2], the remaining weights as [K % 8][4]. Otherwise, a
+            block is [K][4].
     """
     missing, whole = -len(weights) % INTERLEAVED_ROWS, weights.shape[1] // 8 * 8 if in_pairs else 0
     rows = np.concatenate([weights, np.zeros((missing, weights.shape[1]), np.float32)]).astype(np.float16)
@@ -134,11 +140,10 @@ def pack_half_blocks(weights: Array, in_pairs: bool = True) -> Array:
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Emit a float fully connected layer, which computes four rows by four channels at a time.
+    """Emit a float fully connected layer, which computes four rows of x by four output channels at a time.
 
-    Loops: blocks of four rows, blocks of four channels, inputs; 16 sums stay in registers.
-
-    If x has several rows, each block of four rows is first copied, interleaved, to a patch in scratch memory.
+    Loops: blocks of four rows, blocks of four channels, inputs; 16 sums stay in registers. If x has several rows, each
+    block of four rows is first copied, interleaved, to scratch memory.
     """
     channels, depth = spec.channels, spec.depth
     rows = spec.y.count // channels
@@ -151,9 +156,9 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution: the windows of four pixels are gathered and interleaved in a patch.
+    """Emit a float convolution: the windows of four pixels are gathered by im2col and interleaved in scratch memory.
 
-    The last pixels of an image are gathered one by one. A pixel of zeros follows in the patch.
+    The last pixels of an image are gathered one by one. The scratch memory also holds a pixel of zeros, for padding.
     """
     shape, depth = spec.shape, spec.depth
     pixels = np.arange(shape.out_height * shape.out_width)
@@ -167,10 +172,10 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_separate_gathers(spec: ConvSpec) -> int:
-    """Count groups of four pixels whose windows cannot be gathered together, for the cost model.
+    """Count the groups of four pixels per inference whose windows im2col must gather one by one, for the cost model.
 
-    Such groups are in two rows, or some of their windows leave the input at a side. The last pixels of an image are not
-    counted: their work is about proportional to their elements.
+    The pixels of such a group are in two rows, or some of their windows leave the input at a side. The last pixels of
+    an image are not counted: their work is about proportional to their elements.
     """
     shape = spec.shape
     if _is_direct(shape):
@@ -188,7 +193,7 @@ def _is_direct(shape: ConvShape) -> bool:
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution over a ring buffer of padded rows, [block of channels][column][4].
+    """Emit a float depthwise convolution over a ring buffer of padded rows, laid out as [block of channels][column][4].
 
     Several adjacent outputs of a row are computed together.
     """
@@ -277,9 +282,9 @@ def _call(
 
 
 def count_padding_products(spec: ConvSpec) -> int:
-    """Count products with the zero weights that pad blocks of channels, for the cost model.
+    """Count the multiply-accumulates with the zero weights that pad blocks of output channels, for the cost model.
 
-    Single rows take two blocks of channels at once, four rows take one.
+    Single rows of x are multiplied by two blocks of four channels at once, groups of four rows by one block.
     """
     channels = spec.channels
     count = spec.y.count // channels
@@ -290,15 +295,14 @@ def count_padding_products(spec: ConvSpec) -> int:
 
 
 def clamp_options(low: float, high: float) -> ClampOptions:
-    """Return the template options for results limited to [low, high]; −∞ and ∞ mean no limit."""
+    """Return the template option for results limited to [low, high]; −∞ and ∞ mean no limit."""
     return ClampOptions(clamp="relu" if low == 0 or (math.isinf(low) and math.isinf(high)) else "any")
 
 
 def fits_load_offsets(spec: ConvSpec) -> bool:
     """Require windows whose columns, for five adjacent outputs, are within the immediate offsets of vector loads.
 
-    Return whether the inputs of five adjacent outputs are within reach of a vector load's immediate offset. They must
-    be less than 32 columns apart.
+    Return whether the layer meets this condition of a kernel: these columns are less than 32 pixels apart.
     """
     shape = spec.shape
     return 4 * shape.stride_width + (shape.kernel_width - 1) * shape.dilation_width < 32

@@ -29,8 +29,7 @@ block."""
 def is_3x3_of_blocks(spec: ConvSpec) -> bool:
     """Require 3 x 3 windows, stride 1, and multiples of four channels: 8 or more of x, 4 or more of y.
 
-    Return whether windows are 3×3 with stride 1, and channels form blocks of four. The channels of x must be 8, 12, 16,
-    …, those of y 4, 8, 12, …
+    Return whether the layer meets this condition of a kernel.
     """
     s = spec.shape
     steps = (s.stride_height, s.stride_width, s.dilation_height, s.dilation_width, s.groups)
@@ -51,13 +50,13 @@ def has_finite_constants(spec: ConvSpec) -> bool:
 
 
 def transform_weights(weights: Array) -> Array:
-    """Transform weights to G · w · Gᵀ in float64, rounded once to float32; G is the filter transform of F(2×2, 3×3).
+    """Transform weights to G · w · Gᵀ, rounded once to float32, where G is the filter transform of F(2×2, 3×3).
 
     Args:
         weights: The filters, [out_channels, 3, 3, in_channels].
 
     Returns:
-        U, float32 [out_channels, 4, 4, in_channels].
+        The transformed weights, float32 [out_channels, 4, 4, in_channels].
     """
     g = FILTER_TRANSFORM / 2
     with np.errstate(over="ignore", invalid="ignore"):
@@ -66,9 +65,9 @@ def transform_weights(weights: Array) -> Array:
 
 
 def pack_transformed(weights: Array, bias: Array) -> Array:
-    """Pack transformed weights U and biases [N] as flat float32, in blocks of four output channels.
+    """Transform weights, and pack them and the biases as flat float32, in blocks of four output channels.
 
-    Each block has four biases, then U as [4][4][C][4 channels].
+    Each block has four biases, then the transformed weights as [4][4][C][4 channels].
 
     Args:
         weights: The filters, [N, 3, 3, C]; N is a multiple of four.
@@ -80,7 +79,7 @@ def pack_transformed(weights: Array, bias: Array) -> Array:
 
 
 def block_traversal(spec: ConvSpec) -> Traversal:
-    """Return the order of reads and writes: block by block.
+    """Return the order in which the kernel reads x and writes y: by blocks of 2×8 output pixels.
 
     All inputs of a block are read before any of its outputs is written.
     """
@@ -95,9 +94,9 @@ def block_traversal(spec: ConvSpec) -> Traversal:
 
 
 def emit(spec: ConvSpec, site: Site) -> Call:
-    """Emit a float Winograd convolution, which computes four tiles at a time.
+    """Emit a float Winograd convolution, which computes four tiles of 2×2 output pixels at a time.
 
-    Tiles that extend beyond the border are gathered in a patch first.
+    Inputs of tiles that extend beyond the border are first gathered in scratch memory, with padding.
     """
     shape = spec.shape
     sizes = {

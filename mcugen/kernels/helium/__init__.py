@@ -46,13 +46,13 @@ _MVE = frozenset({"mve"})
 def is_single_row(spec: ConvSpec) -> bool:
     """Require one row of outputs.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: it is a dense layer of a single input vector.
     """
     return spec.y.count == spec.channels
 
 
 class RowFrame(StackFrame):
-    """Parameters of a dense layer of one row, in the order in which assembly code reads them."""
+    """Parameters of a dense layer of a single input vector, in the order in which assembly code reads them."""
 
     y_zero_point: Annotated[Trained, "zero point of y; for right shifts, plus one half"]
     channel_blocks: Annotated[int, "blocks of eight output channels"]
@@ -65,7 +65,10 @@ class RowFrame(StackFrame):
 
 
 def emit_row(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer of one row, eight output channels at a time: weights as [block][vector of inputs][8][16]."""
+    """Emit a dense layer of one input vector, eight output channels at a time.
+
+    Weights are packed as [block of 8 channels][vector of 16 inputs][8][16].
+    """
     loop, table = VectorLoop(*divmod(spec.depth, VECTOR)), RequantizationTable(spec, 2 * CHANNELS_PER_BLOCK)
     codes = table.codes.values()
     frame = RowFrame(
@@ -82,17 +85,23 @@ def emit_row(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_vectors(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer of several rows as a pointwise convolution."""
+    """Emit a dense layer of several input vectors as a pointwise convolution, in which each vector is a pixel."""
     return conv.emit_direct(spec, site, conv.adjacent_pixels(spec.y.count // spec.channels, spec.channels))
 
 
 def count_pair_steps(spec: ConvSpec) -> int:
-    """Count inner-loop steps for the cost model: 16 products for each of two pixels by four output channels."""
+    """Count the inner-loop steps per inference of kernels of two pixels by four output channels, for the cost model.
+
+    A step multiplies 16 inputs for each of the eight results.
+    """
     return count_vector_steps(spec, 2, CHANNELS_PER_BLOCK)
 
 
 def count_row_steps(spec: ConvSpec) -> int:
-    """Count inner-loop steps for the cost model: 16 products for each of eight output channels of one pixel."""
+    """Count the inner-loop steps per inference of the kernel of one pixel by eight output channels, for the cost model.
+
+    A step multiplies 16 inputs for each of the eight results.
+    """
     return count_vector_steps(spec, 1, 2 * CHANNELS_PER_BLOCK)
 
 

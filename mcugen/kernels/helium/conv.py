@@ -48,18 +48,18 @@ MAX_PATCHES = 16
 def is_not_depthwise(spec: ConvSpec) -> bool:
     """Require one group of channels, or groups of several input channels.
 
-    Return whether each filter reads several input channels, or there is a single group of channels.
+    Return whether the layer meets this condition of a kernel.
     """
     return spec.shape.groups < spec.shape.in_channels or spec.shape.groups == 1
 
 
 def is_unstrided_pointwise(shape: ConvShape) -> bool:
-    """Return whether each output pixel depends on the input pixel at its position alone, in one group of channels."""
+    """Return whether a convolution is pointwise and ungrouped, with stride 1."""
     return shape.groups == 1 and shape.reads_pixels and shape.stride_height == shape.stride_width == 1
 
 
 class PixelRows(Params):
-    """Kernel parameters of the loops over pixels that are read in x, without a copy."""
+    """Kernel parameters of the loops over the input pixels of a convolution that reads x in place."""
 
     batch: Annotated[int, "images; 1 if all pixels are adjacent"]
     image_stride_bytes: Annotated[int, "bytes from image to image of x"]
@@ -70,7 +70,7 @@ class PixelRows(Params):
 
 
 class PatchRows(Params):
-    """Kernel parameters of the im2col step, which gathers the taps of each of a few pixels in a patch.
+    """Kernel parameters of the im2col step, which gathers the inputs of a few windows in patches of adjacent bytes.
 
     A run is a piece of a window whose elements are adjacent in memory.
     """
@@ -85,7 +85,7 @@ class PatchRows(Params):
 
 
 class ChannelGroupSizes(Params):
-    """Kernel parameters with the sizes of the groups of a convolution with several groups of channels."""
+    """Kernel parameters with the sizes of the groups of a grouped convolution."""
 
     groups: Annotated[int, "groups of channels"]
     group_in_channels: Annotated[int, "input channels of a group"]
@@ -94,7 +94,10 @@ class ChannelGroupSizes(Params):
 
 
 class ModeOptions(Options):
-    """Template options of where a convolution reads its windows: in x, in a strip of padded rows, or in patches."""
+    """Template options that say where a convolution reads its windows: in x, in padded rows, or in im2col patches.
+
+    The strip is a scratch buffer of the padded input rows that one row of y depends on.
+    """
 
     mode: Annotated[str, "direct: in x; rows: from a strip of padded rows; patch: from patches gathered from the strip"]
     gather: Annotated[
@@ -107,8 +110,8 @@ class ModeOptions(Options):
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Emit a convolution by the method that fits its shape.
 
-    Windows are read from a strip of padded rows if a row of the window fills its vectors well, else from gathered
-    patches. Pointwise convolutions read x directly.
+    Windows are read from a strip, a scratch buffer of padded rows, if a row of the window fills its vectors well; else
+    from im2col patches. Pointwise convolutions read x directly.
     """
     shape = spec.shape
     if shape.reads_pixels:
@@ -123,9 +126,9 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_rows(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution that reads a strip of padded rows; each inner loop iteration is a row of the window.
+    """Emit a convolution that reads windows from padded rows in scratch memory, one row of the window per iteration.
 
-    Weights are zero where a vector reads past the row.
+    Weights are zero where a vector reads past the row of the window.
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec)
     vectors, several = -(-shape.kernel_width * shape.in_channels // VECTOR), shape.kernel_height > 1
@@ -149,7 +152,7 @@ def emit_rows(spec: ConvSpec, site: Site) -> Call:
 
 
 def plan_unrolled_gather(shape: ConvShape, patch: PatchRows) -> dict[str, object] | None:
-    """Plan an unrolled gather that copies each row of a window by one vector load and one store.
+    """Plan an unrolled im2col step that copies each row of a window by one vector load and one store.
 
     The rows are divided among pointers, each of which reaches MAX_BYTE_OFFSET bytes by immediate offsets.
 
@@ -208,14 +211,19 @@ def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def adjacent_pixels(pixels: int, channels: int) -> PixelRows:
-    """Return the loop parameters for `pixels` adjacent pixels, with `channels` output channels each."""
+    """Return the loop parameters for a row of adjacent pixels, which are read in x.
+
+    Args:
+        pixels: Number of pixels.
+        channels: Output channels of each pixel.
+    """
     return PixelRows(
         batch=1, image_stride_bytes=0, rows=1, row_stride_bytes=0, row_pixels=pixels, out_channels=channels
     )
 
 
 def emit_direct(spec: ConvSpec, site: Site, walk: PixelRows) -> Call:
-    """Emit a convolution that reads pixels directly, two at a time (one by one in plain C).
+    """Emit a pointwise convolution that reads two pixels at a time in x (one by one in plain C).
 
     Pixels are read again for every four output channels.
 
@@ -261,9 +269,9 @@ def pixels_as_row(shape: ConvShape) -> ConvShape:
 
 
 def emit_patches(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution by im2col: the taps of up to 16 pixels are gathered in patches before the products.
+    """Emit a convolution by im2col: the inputs of up to 16 windows are gathered in patches before the multiplications.
 
-    With several groups of channels, an inner loop iteration is one tap.
+    In a grouped convolution, an iteration of the inner loop multiplies one tap.
     """
     shape, strip = spec.shape, strip_of(spec.shape)
     table = RequantizationTable(spec, groups=shape.groups, nine_bits=has_nine_bits(spec))
@@ -304,10 +312,10 @@ def emit_patches(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_nine_bits(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution with nine-bit weights in one group: pointwise, or from gathered patches.
+    """Emit an ungrouped convolution with nine-bit weights, stored as int8 values and an offset per output channel.
 
-    In a patch the taps of a window are adjacent, so that the kernel can add them up: it multiplies this sum by the
-    offset of each channel's weights.
+    It is pointwise, or reads im2col patches. In both, a window's inputs are adjacent, so that the kernel can add them
+    up: it adds this sum times the channel's offset to each accumulator.
     """
     return (emit_pointwise if spec.shape.reads_pixels else emit_patches)(spec, site)
 
@@ -315,7 +323,7 @@ def emit_nine_bits(spec: ConvSpec, site: Site) -> Call:
 def can_overwrite_pixels(spec: ConvSpec) -> bool:
     """Require a pointwise convolution with at most as many output channels as input channels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel, which writes y over x.
     """
     return is_unstrided_pointwise(spec.shape) and spec.shape.out_channels <= spec.shape.in_channels
 
@@ -351,8 +359,7 @@ def emit_in_place(spec: ConvSpec, site: Site) -> Call:
 def has_eight_channels(spec: ConvSpec) -> bool:
     """Require a pointwise convolution of 8 input channels, an even number of output channels, and 4 pixels or more.
 
-    Return whether this is a pointwise convolution of 8 input channels, for four pixels or more. The number of output
-    channels must be even.
+    Return whether the layer meets this condition of a kernel.
     """
     shape = spec.shape
     has_enough_pixels = shape.batch * shape.out_height * shape.out_width >= 4
@@ -365,7 +372,10 @@ def has_eight_channels(spec: ConvSpec) -> bool:
 
 
 class EightFrame(StackFrame):
-    """Parameters of a pointwise convolution of pixels of eight channels, in the order in which assembly reads them."""
+    """Parameters of a pointwise convolution of eight input channels, in the order in which assembly code reads them.
+
+    The table holds the biases and multipliers of all output channels.
+    """
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     table_bytes: Annotated[int, "bytes of the table"]
@@ -376,16 +386,16 @@ class EightFrame(StackFrame):
 
 
 class Pixels(Params):
-    """Kernel parameters of a pointwise convolution over adjacent pixels."""
+    """Kernel parameters of a pointwise convolution of adjacent pixels: channels of y, and number of pixels."""
 
     out_channels: Annotated[int, "channels of a pixel of y"]
     pixels: Annotated[int, "pixels of x and y"]
 
 
 def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
-    """Emit a pointwise convolution with two pixels of eight channels per vector.
+    """Emit a pointwise convolution of eight input channels, with the inputs of two pixels in a vector.
 
-    Weights stay in registers for all pixels.
+    The weights of two output channels stay in registers for all pixels.
     """
     shape, table = spec.shape, RequantizationTable(spec, 2)
     packed = np.stack([np.pad(spec.rows, [(0, 0), (0, 8)]), np.pad(spec.rows, [(0, 0), (8, 0)])], 1).reshape(-1)
@@ -398,8 +408,8 @@ def emit_eight_channels(spec: ConvSpec, site: Site) -> Call:
 def is_3x3_in_vectors(spec: ConvSpec) -> bool:
     """Require 3 x 3 windows, input channels by 16, output channels by two, and output rows of 4 pixels or more.
 
-    Return whether windows are 3×3, and pixels of x fill whole vectors. The input channels must be a multiple of 16, the
-    output channels even, and output rows have 4 pixels or more.
+    Return whether the layer meets this condition of a kernel: input channels are a multiple of 16, output channels
+    even. A horizontal stride of at most 2 is required, too, and few enough channels for the immediate offsets of loads.
     """
     shape = spec.shape
     window = (shape.kernel_height, shape.kernel_width, shape.dilation_width) == (3, 3, 1) and shape.stride_width <= 2
@@ -409,7 +419,10 @@ def is_3x3_in_vectors(spec: ConvSpec) -> bool:
 
 
 class ColumnsFrame(StackFrame):
-    """Parameters of the loop that multiplies four pixels by two channels, in the order in which assembly reads them."""
+    """Parameters of the loop that computes four pixels by two channels, in the order in which assembly code reads them.
+
+    The table holds the biases and multipliers of all output channels.
+    """
 
     y_zero_point: Annotated[Trained, "zero point of y"]
     table_bytes: Annotated[int, "bytes of the table"]
@@ -431,10 +444,10 @@ class ColumnsOptions(Options):
 
 
 def emit_columns(spec: ConvSpec, site: Site) -> Call:
-    """Emit a 3×3 convolution that computes four adjacent pixels by two channels; the pixels share loaded columns.
+    """Emit a 3×3 convolution that computes four adjacent pixels by two output channels at a time.
 
     Loops: rows of y, groups of four pixels, pairs of channels, rows of the window (unrolled if a pixel is one vector),
-    columns. A column of inputs is loaded once and multiplied with the three taps whose windows contain it. Weights are
+    columns. A column of inputs is loaded once and multiplied with the taps of all windows that contain it. Weights are
     packed as [pair of channels][row][vector][column][2][16].
     """
     shape, strip, table = spec.shape, strip_of(spec.shape), RequantizationTable(spec, 2, nine_bits=has_nine_bits(spec))

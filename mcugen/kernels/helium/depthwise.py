@@ -38,9 +38,10 @@ class TapPairs(Params):
 
 
 def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution with eight channels in the lanes of a vector: weights as [block][tap][8].
+    """Emit a depthwise convolution with eight channels in the lanes of a vector.
 
-    Two taps are computed at a time; an odd last tap is paired with a weight of zero.
+    Two taps are multiplied at a time; an odd last tap is paired with a weight of zero. Weights are packed as [block of
+    channels][tap][8].
     """
     shape, strip = spec.shape, strip_of(spec.shape)
     table = RequantizationTable(spec, 8, order=(0, 2, 4, 6, 1, 3, 5, 7), apart=8)
@@ -70,8 +71,8 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 def is_small_patch_window(spec: ConvSpec) -> bool:
     """Require a window of at most 4 x 4, and outputs by pairs of rows or with a vertical stride of 2.
 
-    Return whether the window is at most 4×4, and a patch of 4×4 inputs serves the kernel's loop over rows. This is so
-    for pairs of output rows (windows of at most 3×3, stride 1), a vertical stride of 2, and a single output row.
+    Return whether the layer meets this condition of a kernel. Outputs are computed by pairs of rows for windows of at
+    most 3×3 with stride 1. A single output row meets the condition, too.
     """
     shape = spec.shape
     if max(shape.kernel_height, shape.kernel_width) > 4 or shape.stride_width > 7 or shape.dilation_height > 1:
@@ -88,34 +89,41 @@ def _two_rows(shape: ConvShape) -> bool:
 
 
 def pack_patches(weights: Array) -> Array:
-    """Pack [C, kernel_height, kernel_width] weights as a flat [C][4 columns][4 rows], padded with zeros."""
+    """Pack depthwise weights of up to 4×4 taps as a flat array [channels][4 columns][4 rows], padded with zeros.
+
+    Args:
+        weights: The weights, [channels, kernel_height, kernel_width].
+    """
     padded = np.pad(weights, [(0, 0), (0, 4 - weights.shape[1]), (0, 4 - weights.shape[2])])
     return np.ascontiguousarray(padded.transpose(0, 2, 1)).reshape(-1)
 
 
 @dataclass(frozen=True)
 class Plane:
-    """The memory layout of images for the kernel of 4×4 patches, which may exchange rows and columns."""
+    """The geometry and strides of x and y for the depthwise kernel of 4×4 patches, which may exchange rows and columns.
+
+    Attributes:
+        shape: Geometry of the convolution, with rows and columns exchanged if the image is.
+        x_row: Distance in bytes between adjacent rows of x.
+        x_pixel: Distance in bytes between adjacent pixels of a row of x.
+        y_row: Distance in bytes between adjacent rows of y.
+        y_pixel: Distance in bytes between adjacent pixels of a row of y.
+    """
 
     shape: ConvShape
-    """Geometry of the convolution, exchanged like the image."""
     x_row: int
-    """Distance in bytes between adjacent rows of x."""
     x_pixel: int
-    """Distance in bytes between adjacent pixels of x."""
     y_row: int
-    """Distance in bytes between adjacent rows of y."""
     y_pixel: int
-    """Distance in bytes between adjacent pixels of y."""
 
     @staticmethod
     def of(shape: ConvShape) -> Plane:
-        """Return the plane of a convolution with rows and columns as in memory."""
+        """Return the geometry and strides for rows and columns as they are in memory (channels last)."""
         channels = shape.in_channels
         return Plane(shape, shape.in_width * channels, channels, shape.out_width * channels, channels)
 
     def turned(self) -> Plane:
-        """Return the plane with rows and columns exchanged."""
+        """Return the geometry and strides with rows and columns of x and y exchanged."""
         return Plane(self.shape.transposed(), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
 
 
@@ -124,24 +132,31 @@ class PixelGroups:
     """Tiling of a row's output pixels into groups, and up to two half groups for the remaining pixels.
 
     The last half group overlaps the pixels before it, or is masked if the row has no other pixels.
+
+    Attributes:
+        size: Number of output pixels that form a group.
+        count: Number of whole groups in a row of output pixels.
+        halves: Number of half groups of pixels after the whole groups.
+        mask: Predicate of the lanes of a half group that are stored, one bit per byte.
+        overlap: Pixels by which the last half group overlaps the pixels before it.
+        covered: Pixels of the row that groups and half groups cover, including masked ones.
     """
 
     size: int
-    """Number of output pixels that form a group."""
     count: int
-    """Number of whole groups in a row of output pixels."""
     halves: int
-    """Number of half groups of pixels after the whole groups."""
     mask: int
-    """Predicate of the lanes of a half group that are stored, one bit per byte."""
     overlap: int
-    """Pixels by which the last half group overlaps the pixels before it."""
     covered: int
-    """Pixels of the row that groups and half groups cover, including masked ones."""
 
 
 def divide_row(shape: ConvShape, size: int) -> PixelGroups:
-    """Return the tiling of a row of y into groups of `size` pixels and half groups."""
+    """Return the tiling of a row of output pixels into groups, and half groups for the remaining pixels.
+
+    Args:
+        shape: Geometry of the convolution.
+        size: Output pixels of a group.
+    """
     half = size // 2
     count, remaining_columns = divmod(shape.out_width, size)
     halves = -(-remaining_columns // half)
@@ -152,9 +167,10 @@ def divide_row(shape: ConvShape, size: int) -> PixelGroups:
 
 
 class PatchesFrame(StackFrame):
-    """Parameters of 4×4 patches of one channel, in the order in which assembly reads them.
+    """Parameters of the depthwise kernel of 4×4 patches of one channel, in the order in which assembly code reads them.
 
-    The columns are a buffer of input columns of four rows each, transposed so that each channel is adjacent.
+    The columns are a scratch buffer of input columns of four rows each, transposed so that the four elements of a
+    channel are adjacent. A group is the adjacent output pixels of a row that are computed together.
     """
 
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -173,13 +189,19 @@ class PatchesFrame(StackFrame):
 
 
 class HalfGroupMask(Params):
-    """Kernel parameter with the predicate of the pixels that are stored in a partial half group at the end of a row."""
+    """Kernel parameter with the predicate of the pixels that are stored in a partial half group at the end of a row.
+
+    A half group is the output pixels that one vector of results holds.
+    """
 
     half_mask: Annotated[int, "predicate of the lanes of a half group that are stored, one bit a byte"]
 
 
 class Sections(Params):
-    """Parameters of the columns buffer's sections; a section holds the input columns under one or two rows of y."""
+    """Kernel parameters of the sections of the columns buffer, which holds transposed input columns of four rows each.
+
+    A section holds the input columns that one or two rows of y depend on.
+    """
 
     section_rows: Annotated[int, "rows of y in a section"]
     sections: Annotated[int, "sections that are held at a time"]
@@ -188,7 +210,10 @@ class Sections(Params):
 
 
 class StrideParams(Params):
-    """Kernel parameters with the strides, in bytes, in x, in the columns buffer and in y."""
+    """Kernel parameters with the strides, in bytes, in x, in the columns buffer and in y.
+
+    The columns buffer holds transposed input columns of four rows each.
+    """
 
     x_row_stride: Annotated[int, "bytes from row to row of x"]
     x_pixel_stride: Annotated[int, "bytes from pixel to pixel of x"]
@@ -200,7 +225,10 @@ class StrideParams(Params):
 
 
 class PatchOptions(Options):
-    """Template options of depthwise kernels that compute 4×4 patches: window steps, and groups of a row."""
+    """Template options of depthwise kernels that compute 4×4 patches: window steps, and groups of a row.
+
+    A group is the adjacent output pixels of a row that are computed together.
+    """
 
     both_rows: Annotated[bool, "whether a patch holds two rows of results"]
     has_full_groups: Annotated[bool, "whether rows have whole groups of pixels"]
@@ -211,29 +239,29 @@ class PatchOptions(Options):
 
 
 class RecomputedTaps(Options):
-    """Template options of the second pass, which recomputes channels whose weights do not fit int8.
-
-    They are the height and the width of the window, in taps.
-    """
+    """Template options of the second pass, which recomputes channels whose weights do not fit int8: window size."""
 
     rows: Annotated[int, "height of the window, in taps"]
     columns: Annotated[int, "width of the window, in taps"]
 
 
 def channels_beyond_int8(spec: ConvSpec) -> Array:
-    """Return the numbers of the channels that have weights beyond int8, in order."""
+    """Return the indices of the output channels that have weights beyond int8, int32, in ascending order."""
     return np.flatnonzero(spec.channel_offsets).astype(np.int32)
 
 
 def count_repaired_half_groups(spec: ConvSpec) -> int:
-    """Count half groups, plus the work of recomputed channels as its equivalent in half groups, for the cost model."""
+    """Count half groups of output pixels, and those that take as long as the recomputed channels, for the cost model.
+
+    A half group has 4 pixels. Channels with weights beyond int8 are recomputed.
+    """
     return count_half_groups(spec) + spec.y.count // spec.channels * len(channels_beyond_int8(spec)) * 20 // 16
 
 
 def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Emit a depthwise convolution of up to 4×4 taps, which transposes columns of four input rows by channels.
 
-    A 4×4 patch of one channel is then one vector. In narrow images, rows and columns are exchanged.
+    A 4×4 patch of inputs of one channel is then one vector. In narrow images, rows and columns are exchanged.
     """
     shape, table = spec.shape, RequantizationTable(spec, 1, apart=1)
     plane, weights = Plane.of(shape), spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width)
@@ -304,9 +332,9 @@ def _patches_frame(plane: Plane, groups: PixelGroups, sections: Sections, table:
 
 
 def count_half_groups(spec: ConvSpec) -> int:
-    """Count half groups of output pixels, of all channels, for the cost model.
+    """Count half groups of 4 output pixels of one channel, for all channels, for the cost model.
 
-    A half group has 4 pixels; these are 2×2 if the kernel computes pairs of rows.
+    The pixels are 2×2 if the kernel computes pairs of rows, else they are adjacent in a row.
     """
     shape = spec.shape
     two = _two_rows(shape)
@@ -315,7 +343,9 @@ def count_half_groups(spec: ConvSpec) -> int:
 
 
 def sections_of(shape: ConvShape, covered: int) -> Sections:
-    """Return the sizes of sections; as many are held at a time as MAX_COLUMNS_BYTES bytes hold, at least one.
+    """Return the sizes of the columns buffer's sections, each of which holds the inputs of one or two rows of y.
+
+    The buffer holds as many sections at a time as fit in MAX_COLUMNS_BYTES bytes, but at least one.
 
     Args:
         shape: Geometry of the convolution.
@@ -376,14 +406,15 @@ def is_large_window(spec: ConvSpec) -> bool:
 
 
 def count_patches(spec: ConvSpec) -> int:
-    """Count the 4×4 patches of taps that are multiplied for all results, for the cost model."""
+    """Count the 4×4 patches of taps that are multiplied per inference, for all results, for the cost model."""
     return spec.y.count * -(-spec.shape.kernel_height // 4) * -(-spec.shape.kernel_width // 4)
 
 
 class LargeFrame(StackFrame):
     """Parameters of depthwise windows of up to 2×2 patches, in the order in which assembly code reads them.
 
-    A patch has 4×4 taps.
+    A patch has 4×4 taps. The columns are a scratch buffer of input columns of four rows each, transposed so that the
+    four elements of a channel are adjacent. A group is the adjacent output pixels of a row that are computed together.
     """
 
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -403,7 +434,10 @@ class LargeFrame(StackFrame):
 
 
 class ColumnsBufferParams(Params):
-    """Kernel parameter with the offset in bytes of the columns buffer, behind the strip in scratch memory."""
+    """Kernel parameter with the place of the buffer of transposed input columns in scratch memory.
+
+    The buffer follows the strip, a buffer of padded input rows.
+    """
 
     columns_offset_bytes: Annotated[int, "bytes from the start of the strip to the columns"]
 
@@ -450,8 +484,8 @@ MAX_SEGMENT_PIXELS = 64
 def is_row_window(spec: ConvSpec) -> bool:
     """Require a one-dimensional window of 2 to 64 taps, with a stride or a dilation above 1, but not both.
 
-    Return whether the window is one-dimensional, with 2 to 64 taps. The stride or the dilation may be above 1, but not
-    both.
+    Return whether the layer meets this condition of a kernel. The stride and the dilation may also both be 1; strides
+    are at most 7.
     """
     shape = spec.shape.as_row()
     in_turn = shape.stride_height == 1 or shape.out_height == 1
@@ -479,7 +513,7 @@ def _longest(shape: ConvShape) -> int:
 class PlaneSizes(Params):
     """Kernel parameters with the sizes of planes: scratch copies of a row's inputs, one for each of eight channels.
 
-    The planes hold the inputs of a segment of up to 64 output pixels of a row.
+    The planes hold the inputs of a segment: up to 64 output pixels of a row.
     """
 
     segment_pixels: Annotated[int, "pixels of y that are computed at a time"]
@@ -489,7 +523,7 @@ class PlaneSizes(Params):
 
     @staticmethod
     def of(shape: ConvShape) -> PlaneSizes:
-        """Return the sizes for a convolution along a row; vectors may extend beyond the last window."""
+        """Return the sizes of the planes for a convolution along a row; vectors may extend beyond the last window."""
         longest, stride = _longest(shape), shape.stride_width
         segment = min(MAX_SEGMENT_PIXELS, longest + -longest % 8)
         window = (segment - 1) * stride + shape.kernel_width
@@ -503,13 +537,16 @@ class PlaneSizes(Params):
 
 
 class RowPhase(Params):
-    """Kernel parameter of a dilated row, which is split into undilated rows: the one of the first output pixel."""
+    """Kernel parameter of a dilated convolution of a row, which is computed as several interleaved undilated ones.
+
+    It says which of these rows the first output pixel belongs to; None without dilation.
+    """
 
     phase: Annotated[int | None, "number of the pixel between two taps with which the first output pixel begins"] = None
 
 
 class LastVector(Params):
-    """Kernel parameter with the bytes of the last vector of a channel's weights."""
+    """Kernel parameter with the bytes of weights in the last vector of a channel, which may be partial."""
 
     last_vector_bytes: Annotated[int, "bytes of the last vector of a channel"]
 
@@ -523,9 +560,9 @@ class RowLoopOptions(Options):
 
 
 def emit_row_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution over rows of up to 64 taps, 16 taps of a channel per vector.
+    """Emit a depthwise convolution of one-dimensional windows of up to 64 taps, 16 taps of a channel per vector.
 
-    A dilated row is split into as many undilated rows as there are pixels from tap to tap.
+    A dilated row is split into as many interleaved undilated rows as there are pixels from tap to tap.
     """
     shape, table = spec.shape.as_row(), RequantizationTable(spec, 1, apart=1)
     bands, dilation, planes = _vectors(shape), shape.dilation_width, PlaneSizes.of(shape)
@@ -558,7 +595,10 @@ def _rows_may_overwrite_input(shape: ConvShape) -> bool:
 
 
 def count_row_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions to copy pixels to planes and to compute the planes' rows, eight pixels at a time."""
+    """Estimate the instructions per inference of a depthwise convolution of one-dimensional windows.
+
+    They copy pixels to scratch memory, channel by channel, and compute eight output pixels of a channel at a time.
+    """
     shape = spec.shape.as_row()
     planes, longest = PlaneSizes.of(shape), _longest(shape)
     pieces = -(-longest // planes.segment_pixels)

@@ -37,7 +37,7 @@ MAX_OUT_CHANNELS = 2**14
 def is_int8_in_32_bits(spec: ConvSpec) -> bool:
     """Require int8 tensors and accumulators of 32 bits.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel: x, weights and y are int8.
     """
     return spec.is_int8 and has_int8_products(spec)
 
@@ -59,7 +59,7 @@ def has_int8_products(spec: ConvSpec) -> bool:
 def has_nine_bit_products(spec: ConvSpec) -> bool:
     """Require int8 inputs, weights that are int8 plus an offset per channel, and accumulators of 32 bits.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel for nine-bit weights.
     """
     if not nine_bits(spec) or spec.channels > MAX_OUT_CHANNELS:
         return False
@@ -68,7 +68,7 @@ def has_nine_bit_products(spec: ConvSpec) -> bool:
 
 
 def has_nine_bits(spec: ConvSpec) -> bool:
-    """Return whether the weights need nine bits.
+    """Return whether the weights need nine bits, because they are not int8.
 
     Such weights are stored as int8 after the channel's offset (ConvSpec.channel_offsets) is subtracted. The kernel adds
     the offset times the sum of the inputs.
@@ -79,13 +79,13 @@ def has_nine_bits(spec: ConvSpec) -> bool:
 def fits_27_bits(spec: ConvSpec) -> bool:
     """Require accumulators below 2²⁷ in magnitude.
 
-    Return whether all accumulators are below 2²⁷ in magnitude, so that 16 times as large ones fit 32 bits.
+    Return whether the layer meets this condition of a kernel, whose accumulators are 16 times as large.
     """
     return spec.largest_sum < 2**27
 
 
 def blocks_of(rows: Array, count: int) -> Array:
-    """Return rows [N, …] as blocks of `count` rows, [blocks, count, …]; the last block is padded with zeros."""
+    """Return an array [N, …] as blocks of `count` entries, [blocks, count, …]; the last block is padded with zeros."""
     padded = np.pad(rows, [(0, -len(rows) % count)] + [(0, 0)] * (rows.ndim - 1))
     return padded.reshape(-1, count, *rows.shape[1:])
 
@@ -111,7 +111,14 @@ def pack_vectors(rows: Array, count: int, lanes: int = VECTOR) -> Array:
 
 
 def pack_nibbles_apart(packed: Array, size: int) -> Array:
-    """Pack 4-bit weights, two per byte: weights i and i + `size` of each 2 · `size`, the first in the lower half."""
+    """Pack 4-bit weights, two per byte: in each 2 · `size` weights, numbers i and i + `size` share a byte.
+
+    The weight i is in the lower half of the byte.
+
+    Args:
+        packed: 4-bit weights, int8, in reading order.
+        size: Distance of two weights that share a byte.
+    """
     pairs = packed.reshape(-1, 2, size)
     both: Array = (pairs[:, 0] & 15 | pairs[:, 1] << 4).astype(np.int8).reshape(-1)
     return both
@@ -119,29 +126,30 @@ def pack_nibbles_apart(packed: Array, size: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class RequantizationTable:
-    """Biases and multipliers of a layer, by blocks of output channels.
+    """The table of biases and multipliers of a layer that a Helium kernel reads, by blocks of output channels.
 
     A block has the biases, then the 31-bit multipliers if results are requantized, then, with `nine_bits`, the offset
     of each channel's nine-bit weights.
+
+    Attributes:
+        spec: The layer whose accumulators the table requantizes.
+        block: Number of output channels whose constants form one block of the table.
+        order: Order of the channels within a block; None for the natural order.
+        groups: Number of groups of a grouped convolution; each has its own blocks, one group after the other.
+        apart: Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them before it
+            multiplies. None: weights of adjacent channels share bytes, and are multiplied without being unpacked.
+        nibbles: Whether packed 4-bit weights are multiplied as they are, so that sums of even channels are 16 times as
+            large.
+        nine_bits: Whether weights have nine bits, stored as int8 values and an offset per channel.
     """
 
     spec: ConvSpec
-    """The layer whose accumulators the table requantizes."""
     block: int = CHANNELS_PER_BLOCK
-    """Number of output channels whose constants form one block of the table."""
     order: Sequence[int] | None = None
-    """Order of the channels within a block; None for the natural order."""
     groups: int = 1
-    """Number of groups of channels; each has its own blocks, one group after the other."""
     apart: int | None = None
-    """Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them before it multiplies.
-
-    None: weights of adjacent channels share bytes, and are multiplied without being unpacked.
-    """
     nibbles: bool = False
-    """Whether packed 4-bit weights are multiplied as they are, so that sums of even channels are 16 times as large."""
     nine_bits: bool = False
-    """Whether weights have nine bits (see has_nine_bits)."""
 
     @cached_property
     def data(self) -> Array:
@@ -166,7 +174,7 @@ class RequantizationTable:
 
     @property
     def zero(self) -> int:
-        """Return the offset that is added to rounded products: y's zero point.
+        """Return the offset that is added to rounded products of accumulators and multipliers: y's zero point.
 
         Before a right shift, the zero point is shifted left, and a rounding term is added.
         """
@@ -175,12 +183,12 @@ class RequantizationTable:
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks of channels, the last of which may be partial."""
+        """Return the number of blocks of output channels, the last of which may be partial."""
         return -(-self.spec.channels // self.block)
 
     @property
     def nbytes(self) -> int:
-        """Return the size in bytes of the part of the table that belongs to one group of channels."""
+        """Return the size in bytes of the part of the table that belongs to one group of a grouped convolution."""
         return int(self.data.nbytes) // self.groups
 
     @property
@@ -207,9 +215,12 @@ class RequantizationTable:
 
 
 class StackFrame(Params):
-    """Kernel parameters that assembly copies to the stack as one block.
+    """Base class of kernel parameters that assembly code copies to the stack as one block.
 
     They are the first members of the parameter struct; assembly reads them by position, in this order.
+
+    Attributes:
+        by_place: True: assembly reads the members by their offsets in the struct, and no C code by their names.
     """
 
     by_place: ClassVar[bool] = True
@@ -225,10 +236,10 @@ class RequantizationParams(Params):
 
 
 class GemmFrame(StackFrame):
-    """Parameters of the loop over two pixels by four output channels, in the order in which assembly reads them.
+    """Parameters of the loop over two pixels by four output channels, in the order in which assembly code reads them.
 
-    `table_bytes` is the size of the table of requantization constants (RequantizationTable); if the layer has several
-    groups of channels, the size of one group's part of it.
+    The table holds the requantization constants (RequantizationTable); in a grouped convolution, `table_bytes` is the
+    size of one group's part of it.
     """
 
     y_zero_point: Annotated[Trained, "zero point of y; for right shifts, plus one half"]
@@ -254,7 +265,10 @@ class Padding(Params):
 
 
 class NineBits(Params):
-    """Kernel parameter of nine-bit weights, stored as int8 values and an offset per channel."""
+    """Kernel parameter of nine-bit weights, which are stored as int8 values and an offset per output channel.
+
+    The products are those of one accumulator: the kernel adds up as many inputs.
+    """
 
     products_per_sum: Annotated[int, "products of a sum"]
 
@@ -265,14 +279,14 @@ class NineBits(Params):
 
 
 class StripRows(Params):
-    """Kernel parameters with the sizes of the strip: a buffer of padded rows under one row of y."""
+    """Kernel parameters with the sizes of the strip: a buffer of the padded input rows that a row of y depends on."""
 
     strip_rows: Annotated[int, "rows of the strip of padded rows"]
     strip_row_stride: Annotated[int, "bytes from row to row of the strip"]
 
 
 class TailChannelsOption(Options):
-    """Template option: whether the last block of channels is partial."""
+    """Template option: whether the last block of output channels is partial."""
 
     has_tail_channels: Annotated[bool, "whether the last block of channels is not full"]
 
@@ -297,7 +311,7 @@ class ResultOptions(Options):
 
 
 class LoopFlags(Options):
-    """Template options of the inner loop over vectors of products: unroll factor, several iterations, tail."""
+    """Template options of the inner loop over vectors of 16 products: unroll factor, several iterations, tail."""
 
     unroll: Annotated[int, "vectors of a loop iteration; 0: there are no whole vectors"]
     has_loop: Annotated[bool, "whether there are several iterations"]
@@ -322,13 +336,15 @@ class RowJumpOption(Options):
 def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType] = (DType.INT8,)) -> tuple[Role, ...]:
     """Declare the operands of a Helium kernel: x, weights, table, further constants, y, and scratch memory.
 
+    The table holds biases and multipliers.
+
     Args:
         more: Further constant operands.
         working: Scratch operands.
         results: Possible element types of y.
 
     Returns:
-        The roles in the order of the C function's arguments.
+        The declarations in the order of the C function's arguments.
     """
     return (
         reads("x", "input, channels last", DType.INT8),
@@ -345,12 +361,15 @@ def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType]
 
 @dataclass(frozen=True)
 class VectorLoop:
-    """The trip count and the tail of an inner loop over the products of a sum."""
+    """The number of vectors, and the remaining products, of an inner loop over the products of one accumulator.
+
+    Attributes:
+        vectors: Number of whole vectors of 16 products.
+        tail: Number of products that remain after the whole vectors.
+    """
 
     vectors: int
-    """Number of whole vectors of 16 products."""
     tail: int = 0
-    """Number of products that remain after the whole vectors."""
 
     @property
     def flags(self) -> LoopFlags:
@@ -361,7 +380,7 @@ class VectorLoop:
 
     @property
     def num_iterations(self) -> int:
-        """Return the number of iterations, each of which takes `unroll` vectors; 0 without whole vectors."""
+        """Return the number of iterations of the unrolled loop (see `flags`); 0 if there are no whole vectors."""
         return self.vectors // self.flags.unroll if self.flags.unroll else 0
 
 
@@ -391,14 +410,14 @@ def gemm_frame(table: RequantizationTable, loop: VectorLoop, x_next: int) -> Gem
 
 
 def count_vector_steps(spec: ConvSpec, pixels: int, channels: int) -> int:
-    """Count the vector steps of a layer per inference, for the cost model.
+    """Count the inner-loop steps of a layer per inference, for the cost model.
 
-    A step takes 16 products for each result of a block.
+    A step multiplies 16 inputs for each of the `pixels` · `channels` results that are computed together.
 
     Args:
         spec: The layer.
-        pixels: Output pixels of a block.
-        channels: Output channels of a block.
+        pixels: Output pixels that are computed together.
+        channels: Output channels that are computed together.
     """
     groups = spec.shape.groups
     blocks = -(-spec.y.count // spec.channels // pixels) * groups * -(-spec.channels // groups // channels)
@@ -407,14 +426,14 @@ def count_vector_steps(spec: ConvSpec, pixels: int, channels: int) -> int:
 
 
 def strip_of(shape: ConvShape) -> StripRows:
-    """Return the sizes of the strip: the buffer of padded input rows under one row of y."""
+    """Return the sizes of the strip: a scratch buffer of the padded input rows that a row of y depends on."""
     extent = shape.stride_width * (shape.out_width - 1) + shape.dilation_width * (shape.kernel_width - 1) + 1
     pitch = max(extent, shape.padding_left + shape.in_width) * shape.in_channels
     return StripRows(strip_rows=(shape.kernel_height - 1) * shape.dilation_height + 1, strip_row_stride=pitch)
 
 
 def padding(spec: ConvSpec) -> Padding:
-    """Return the padding parameter of a layer: x's zero point."""
+    """Return the kernel parameter with the value of a layer's padding: x's zero point."""
     return Padding(x_zero_point=spec.x.q.zero_point)
 
 
@@ -429,7 +448,7 @@ def call(
     orders: Sequence[Traversal] = (),
     constants: Mapping[str, Array] | None = None,
 ) -> Call:
-    """Return the instruction of a Helium kernel for a layer.
+    """Return the call of a Helium kernel that computes a layer.
 
     Args:
         site: Operands and CPU features of the call.
@@ -437,9 +456,9 @@ def call(
         table: The requantization constants, by blocks of channels.
         params: Parameters in the order of the kernel's declaration.
         options: Further template options, in addition to those that follow from the table.
-        working: Role and bytes of the scratch memory, if any.
-        orders: Traversals of x and y, from which their allowed overlap follows.
-        constants: Further constants by role.
+        working: Name and bytes of the scratch operand, if any.
+        orders: The orders in which the kernel may read x and write y, from which their allowed overlap follows.
+        constants: Further constant operands by name.
     """
     packs = four_bits in site.kernel.when
     packed = pack_nibbles_apart(packed, table.apart or VECTOR) if packs else packed

@@ -34,7 +34,10 @@ def has_int16_results(spec: ConvSpec) -> bool:
 
 
 class WideCodes(Params):
-    """Kernel parameters of the requantization of accumulators to int16 values."""
+    """Kernel parameters of the requantization of accumulators to int16 values, by the upper words of 64-bit products.
+
+    The products are accumulator · multiplier.
+    """
 
     upper_word_offset: Annotated[Trained, "added to the upper word of a product: zero point of y, and rounding"]
     right_shift: Annotated[Trained, "right shift after the addition"]
@@ -43,7 +46,7 @@ class WideCodes(Params):
 
     @staticmethod
     def of(spec: ConvSpec) -> WideCodes:
-        """Return the parameters of a layer whose requantization shift is above 32."""
+        """Return the requantization parameters of a layer whose products are shifted right by more than 32 bits."""
         low, high = spec.limits
         return WideCodes(
             upper_word_offset=spec.high_word.offset >> 32, right_shift=spec.high_word.shift - 32, low=low, high=high
@@ -51,7 +54,7 @@ class WideCodes(Params):
 
 
 class WideWindow(Params):
-    """Kernel parameters of the window of an output pixel (products and vectors per sum), and numbers of pixels."""
+    """Kernel parameters of an int16 convolution: products and vectors per accumulator, pixels, and channels."""
 
     depth: Annotated[int, "products of a sum"]
     vectors_per_sum: Annotated[int, "vectors of eight products of a sum; the last one may be partial"]
@@ -68,9 +71,9 @@ class WideOptions(Options):
 
 
 def emit_wide(spec: ConvSpec, site: Site) -> Call:
-    """Emit an int16 convolution of two pixels by four channels.
+    """Emit an int16 convolution that computes two pixels by four output channels at a time.
 
-    Pointwise convolutions of whole vectors read x directly; other windows are gathered first.
+    Pointwise convolutions of whole vectors read x directly; other windows are gathered by im2col first.
     """
     shape, vectors = spec.shape, -(-spec.depth // INT16_LANES)
     pixels = shape.batch * shape.out_height * shape.out_width
@@ -105,7 +108,8 @@ class WideTaps(Options):
 def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
     """Emit an int16 depthwise convolution pixel by pixel, with eight channels in the lanes of a vector.
 
-    The table has the even channels before the odd ones, the order in which Helium widens 16-bit products.
+    The table of biases and multipliers has the even channels before the odd ones, the order in which Helium widens
+    16-bit products.
     """
     shape = spec.shape
     operands = {
@@ -124,7 +128,7 @@ def emit_wide_depthwise(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_wide_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions of a layer: the inner loops in assembly, and the code that gathers windows.
+    """Estimate the instructions per inference of an int16 convolution: its inner loops, and the im2col code.
 
     Windows are gathered row by row where a row is inside x, else tap by tap.
     """
@@ -144,7 +148,7 @@ def count_wide_instructions(spec: ConvSpec) -> int:
 
 
 def count_wide_vectors(spec: ConvSpec) -> int:
-    """Count vectors of eight channels in all output pixels, the unit of the depthwise cost model."""
+    """Count vectors of eight channels in all output pixels of an int16 depthwise convolution, for the cost model."""
     return spec.y.count // spec.channels * -(-spec.channels // INT16_LANES)
 
 

@@ -126,25 +126,32 @@ def _padded(rows: Array, multiple: int, axis: int = 1) -> Array:
 
 
 def count_mla_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions on Thumb-2 for int8 weights.
+    """Estimate the instructions per inference of a convolution on Thumb-2, for int8 weights.
 
-    They are 5 per input of six pixels and an output channel, 14 per chunk, and 11 to pack an input.
+    They are 5 per input of six pixels and an output channel, 14 per chunk of weights (split_into_chunks), and 11 to
+    pack an input.
     """
     return _steps_of_chunks(spec, per_weight=5, chunk=14, channel=62, pack=11)
 
 
 def count_muls_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions on Thumb-1 for int8 weights.
+    """Estimate the instructions per inference of a convolution on Thumb-1, for int8 weights.
 
-    They are 9 per input of six pixels and an output channel, 22 per chunk, and 21 to pack an input.
+    They are 9 per input of six pixels and an output channel, 22 per chunk of weights (split_into_chunks), and 21 to
+    pack an input.
     """
     return _steps_of_chunks(spec, per_weight=9, chunk=22, channel=190, pack=21)
 
 
 def count_muls_instructions_of_few(spec: ConvSpec, pixels: int) -> int:
-    """Estimate the instructions on Thumb-1 of kernels that compute fewer than six pixels at a time.
+    """Estimate the instructions per inference of Thumb-1 convolutions that compute fewer than six pixels at a time.
 
-    They are 7 per input and output channel for four pixels, 5 for two.
+    They are 7 per input and output channel for four pixels, 5 for two, plus those per chunk of weights
+    (split_into_chunks) and per channel.
+
+    Args:
+        spec: The layer.
+        pixels: Pixels that the kernel computes at a time.
     """
     twos = pixels // 2
     return _steps_of_chunks(
@@ -153,25 +160,35 @@ def count_muls_instructions_of_few(spec: ConvSpec, pixels: int) -> int:
 
 
 def count_mul_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions on RISC-V for int8 weights.
+    """Estimate the instructions per inference of a convolution on RISC-V, for int8 weights.
 
-    They are 10 per input of six pixels and an output channel, 23 per chunk, and 24 to pack an input, which C code does.
+    They are 10 per input of six pixels and an output channel, 23 per chunk of weights (split_into_chunks), and 24 to
+    pack an input, which C code does.
     """
     return _steps_of_chunks(spec, per_weight=10, chunk=23, channel=90, pack=24)
 
 
 def count_mla_instructions_int4(spec: ConvSpec) -> int:
-    """Estimate the instructions on Thumb-2 for 4-bit weights: 12 per two inputs of six pixels and an output channel."""
+    """Estimate the instructions per inference of a convolution on Thumb-2, for 4-bit weights.
+
+    The inner loop has 12 per two inputs of six pixels and an output channel.
+    """
     return _steps_of_chunks(spec, per_weight=6, chunk=14, channel=62, pack=11, few_bits=True)
 
 
 def count_muls_instructions_int4(spec: ConvSpec) -> int:
-    """Estimate the instructions on Thumb-1 for 4-bit weights: 19 per two inputs of six pixels and an output channel."""
+    """Estimate the instructions per inference of a convolution on Thumb-1, for 4-bit weights.
+
+    The inner loop has 19 per two inputs of six pixels and an output channel.
+    """
     return _steps_of_chunks(spec, per_weight=9.5, chunk=24, channel=190, pack=21, few_bits=True)
 
 
 def count_mul_instructions_int4(spec: ConvSpec) -> int:
-    """Estimate the instructions on RISC-V for 4-bit weights: 22 per two inputs of six pixels and an output channel."""
+    """Estimate the instructions per inference of a convolution on RISC-V, for 4-bit weights.
+
+    The inner loop has 22 per two inputs of six pixels and an output channel.
+    """
     return _steps_of_chunks(spec, per_weight=11, chunk=23, channel=90, pack=24, few_bits=True)
 
 
@@ -195,13 +212,19 @@ def _steps_of_chunks(
 
 
 def count_dense_smlal_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions of a dense layer on Thumb-2: 21 per four inputs of four output channels."""
+    """Estimate the instructions per inference of a dense layer on Thumb-2.
+
+    The inner loop has 21 per four inputs of four output channels.
+    """
     rows, channels, depth = _dense_shape(spec)
     return rows * -(-channels // 4) * (21 * depth // 4 + 60)
 
 
 def count_dense_muls_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions of a dense layer on Thumb-1: 81 per four inputs of six output channels."""
+    """Estimate the instructions per inference of a dense layer on Thumb-1.
+
+    The inner loop has 81 per four inputs of six output channels.
+    """
     rows, channels, depth = _dense_shape(spec)
     return rows * -(-channels // 6) * (81 * depth // 4 + 240)
 
@@ -217,7 +240,7 @@ def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
 
 
 class PixelPairs(Params):
-    """Kernel parameters of the im2col step that packs the windows of several pixels into words, two pixels per word."""
+    """Kernel parameters of the im2col step, which packs the windows of several pixels into words of two pixels."""
 
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
     runs_per_kernel_row: Annotated[int, "runs of adjacent pixels in a row of the window"]
@@ -226,13 +249,13 @@ class PixelPairs(Params):
 
 
 class OutputCodes(CodeLimits):
-    """Kernel parameters with the limits and the zero point of the quantized output."""
+    """Kernel parameters of the quantized output: its limits (inherited), and its zero point."""
 
     y_zero_point: Annotated[Trained, "zero point of y"]
 
 
 class ThumbOffset(Params):
-    """Kernel parameter of the requantization by 32-bit products on Thumb-1: zero point and rounding term."""
+    """Kernel parameter of the requantization by 32-bit products on Thumb-1: the sum of zero point and rounding term."""
 
     requantize_offset: Annotated[Trained, "zero point of y less the lowest value, plus one half, before the last shift"]
 
@@ -246,7 +269,10 @@ class ThumbOptions(Options):
 
 
 class ThumbLoop(Options):
-    """Template options of the loop over a chunk of weights on Thumb-1."""
+    """Template options of the loop over a chunk of weights on Thumb-1: its unroll factor, and code sizes for jumps.
+
+    A chunk is a part of an output channel's weights (split_into_chunks).
+    """
 
     unroll: Annotated[int, "inputs for which the loop is unrolled"]
     input_halfwords: Annotated[int, "halfwords of code of an unrolled input"]
@@ -254,9 +280,12 @@ class ThumbLoop(Options):
 
 
 def thumb1_loop(pixels: int) -> ThumbLoop:
-    """Return the loop options of the Thumb-1 kernel that computes 2, 4 or 6 pixels at a time.
+    """Return the template options of the loop of a Thumb-1 convolution over a chunk of an output channel's weights.
 
-    Each word of two pixels adds code to an unrolled step and to the code behind the loop.
+    The code of an unrolled step and the code behind the loop are longer if more pixels are computed.
+
+    Args:
+        pixels: Pixels that the kernel computes at a time: 2, 4 or 6.
     """
     missing = (PIXELS_PER_PASS - pixels) // 2
     size = UNROLLED_INPUT_HALFWORDS - 2 * missing
@@ -268,14 +297,20 @@ def thumb1_loop(pixels: int) -> ThumbLoop:
 
 
 class ChunkLoop(Options):
-    """Template options of the loop over a chunk of weights (split_into_chunks): its unroll factor, and the clamp."""
+    """Template options of the loop over a chunk of weights: its unroll factor, and whether results are clamped.
+
+    A chunk is a part of an output channel's weights (split_into_chunks).
+    """
 
     max_chunk: Annotated[int, "inputs for which the loop is unrolled"]
     clamp: Annotated[bool, "whether results are limited further than by their type"]
 
 
 class ChunkCode(Options):
-    """Template options of the code layout of the loop over a chunk of weights on Thumb-2."""
+    """Template options with code sizes of the loop over a chunk of weights on Thumb-2, for jumps into unrolled code.
+
+    A chunk is a part of an output channel's weights (split_into_chunks).
+    """
 
     exit_halfwords: Annotated[int, "halfwords from the last unrolled input to the code behind the loop"]
     input_halfwords: Annotated[int, "halfwords of code of an unrolled input"]
@@ -331,11 +366,13 @@ def _conv_call(
 def split_into_chunks(row: Array) -> list[Array]:
     """Split the weights of an output channel into the longest chunks whose sums of products fit 16 bits.
 
+    The products are those with any int8 inputs. A chunk has at most MAX_CHUNK_INPUTS weights.
+
     Args:
         row: Weights of the channel, in order.
 
     Returns:
-        The chunks, in order. The products are those with any int8 inputs.
+        The chunks, in order.
     """
     ends = _ends_of_chunks(row.astype(np.int16).tobytes())
     return [row[start:end] for start, end in pairwise((0, *ends, len(row)))]
@@ -387,7 +424,8 @@ def _is_packed(site: Site) -> bool:
 def has_few_chunks(spec: ConvSpec) -> bool:
     """Require at most 255 chunks of weights per output channel.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel. A chunk is a part of the channel's weights
+    (split_into_chunks).
     """
     rows = spec.int8_rows
     max_row_sum = np.abs(rows.astype(np.int64)).sum(1).max(initial=0)  # Two neighbouring chunks exceed CHUNK_SUM.
@@ -399,9 +437,8 @@ def has_few_chunks(spec: ConvSpec) -> bool:
 def fits_head_word(spec: ConvSpec) -> bool:
     """Require that a channel's bias fits 23 bits and its number of chunks 9 bits, since both share a word.
 
-    Return whether the layer meets this condition of a kernel.
-
-    A chunk is a part of the channel's weights (split_into_chunks).
+    Return whether the layer meets this condition of a kernel. A chunk is a part of the channel's weights
+    (split_into_chunks).
     """
     bias = np.abs(spec.folded_bias).max(initial=0)
     return bias < 2 ** (31 - CHUNK_COUNT_BITS) and all(
@@ -412,13 +449,14 @@ def fits_head_word(spec: ConvSpec) -> bool:
 def fits_32_bit_products(spec: ConvSpec) -> bool:
     """Require a requantization that products of 32 bits can compute.
 
-    Return whether products of 32 bits can compute the requantization, with multipliers in three pieces.
+    Return whether the layer meets this condition of a kernel, which multiplies accumulators by multipliers in three
+    pieces.
     """
     return choose_piece_bits(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
 
 
 def choose_piece_bits(requantize: Requantizer, max_sum: int, low: int) -> int:
-    """Choose the size of the three pieces of a multiplier, so that no product exceeds 32 bits.
+    """Choose the size of the three pieces of a requantization multiplier, so that products fit 32 bits.
 
     9 bits are preferred, so that layers share their code.
 
@@ -455,7 +493,7 @@ def _thumb1(spec: ConvSpec) -> tuple[Array, ThumbOffset, ThumbOptions]:
 def thumb1_requantization(
     requantize: Requantizer, max_sum: int, limits: tuple[int, int]
 ) -> tuple[ThumbOffset, ThumbOptions]:
-    """Return the parameters and options that requantize accumulators on Thumb-1.
+    """Return the kernel parameter and the template options that requantize accumulators on Thumb-1.
 
     Args:
         requantize: The requantization.
@@ -474,9 +512,9 @@ def _codes(spec: ConvSpec) -> OutputCodes:
 
 
 def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution for Thumb-2 (instruction MLA), with weights in chunks (split_into_chunks).
+    """Emit a convolution for Thumb-2 (instruction MLA), with the weights in chunks (split_into_chunks).
 
-    The number of a channel's chunks shares a word with its bias.
+    A chunk is a part of an output channel's weights. The number of a channel's chunks shares a word with its bias.
     """
     few_bits = _is_packed(site)
     longest, body = (
@@ -497,9 +535,9 @@ def emit_conv_mla(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS_PER_PASS) -> Call:
-    """Emit a convolution for Thumb-1 (instruction MULS), with weights in chunks whose sums of products fit 16 bits.
+    """Emit a convolution for Thumb-1 (instruction MULS), with the weights in chunks (split_into_chunks).
 
-    The number of a channel's chunks is the low byte of its bias word.
+    A chunk is a part of an output channel's weights. The number of a channel's chunks is the low byte of its bias word.
 
     Args:
         spec: The layer.
@@ -522,9 +560,9 @@ def emit_conv_muls(spec: ConvSpec, site: Site, pixels: int = PIXELS_PER_PASS) ->
 
 
 def emit_conv_mul(spec: ConvSpec, site: Site) -> Call:
-    """Emit a convolution for RISC-V (instruction mul), with weights in chunks (split_into_chunks).
+    """Emit a convolution for RISC-V (instruction mul), with the weights in chunks (split_into_chunks).
 
-    Each chunk is preceded by its length.
+    A chunk is a part of an output channel's weights; each is preceded by its length.
     """
     few_bits = _is_packed(site)
     longest = MAX_CHUNK_PAIRS if few_bits else MAX_CHUNK_INPUTS
@@ -574,9 +612,9 @@ def _words(block: Array) -> Array:
 
 
 def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer for Thumb-1, six output channels at a time: weights plus 128 as [block][depth][6].
+    """Emit a dense layer for Thumb-1 (MULS), six output channels at a time.
 
-    Each block also has six biases, then six multipliers.
+    Weights plus 128 are stored as [block of channels][input][6]; each block also has six biases, then six multipliers.
     """
     packed, joined = pack_in_sixes(spec)
     params, options = _thumb1(spec)[1:]
@@ -584,7 +622,10 @@ def emit_dense_muls(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_dense_muls_4(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer for Thumb-1 with 4-bit weights: two per byte, each plus 8, as [block][depth][6]."""
+    """Emit a dense layer for Thumb-1 with 4-bit weights, six output channels at a time.
+
+    The weights are stored two per byte, each plus 8, as [block of channels][input][6].
+    """
     params, options = _thumb1(spec)[1:]
     return _dense_call(spec, site, _nibbles_in_sixes(spec), pack_in_sixes(spec)[1], params, [options], block=6)
 
@@ -623,19 +664,19 @@ def has_int16_results(spec: ConvSpec) -> bool:
 def has_sum_results(spec: ConvSpec) -> bool:
     """Require int8 input and weights, and int32 accumulators as the result.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel, which does not requantize.
     """
     return spec.x.dtype is spec.w.dtype is DType.INT8 and spec.is_sums
 
 
 class WideOffset(Params):
-    """Kernel parameter of requantization by 64-bit products: zero point and rounding term."""
+    """Kernel parameter of the requantization by 64-bit products: the sum of zero point and rounding term."""
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
 
 class ShiftOptions(Options):
-    """Template option of requantization: the right shift of products."""
+    """Template option of the requantization: the right shift of products of accumulators and multipliers."""
 
     shift: Annotated[int, "right shift of products with the multiplier"]
 
@@ -661,9 +702,9 @@ def emit_dense_muls_16(spec: ConvSpec, site: Site) -> Call:
 
 
 def emit_dense_muls_32(spec: ConvSpec, site: Site) -> Call:
-    """Emit a dense layer for Thumb-1 with int32 results, six channels at a time.
+    """Emit a dense layer for Thumb-1 with int32 results, six output channels at a time.
 
-    Weights plus 128 are stored as [block][depth][6], with six biases per block.
+    Weights plus 128 are stored as [block of channels][input][6], with six biases per block.
     """
     packed = (_blocks(spec, 6).astype(np.int16) + 128).astype(np.uint8)
     bias = _padded(spec.folded_bias.astype(np.int32), 6, axis=0)
@@ -703,7 +744,7 @@ def _dense_call(
 def has_few_pixels(spec: ConvSpec) -> bool:
     """Require at most three output pixels: a convolution computes six together.
 
-    Return whether there are at most three output pixels. Kernels of six pixels at a time would then waste half of their
+    Return whether the layer meets this condition of a kernel. Kernels of six pixels at a time would waste half of their
     work.
     """
     shape = spec.shape
@@ -713,7 +754,7 @@ def has_few_pixels(spec: ConvSpec) -> bool:
 def has_many_pixels(spec: ConvSpec) -> bool:
     """Require more than three output pixels.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel, which computes six pixels at a time.
     """
     return not has_few_pixels(spec)
 
@@ -721,7 +762,7 @@ def has_many_pixels(spec: ConvSpec) -> bool:
 def has_four_inputs(spec: ConvSpec) -> bool:
     """Require at least four inputs per output (depth).
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel. The depth is the number of products in an accumulator.
     """
     return spec.depth >= 4
 
