@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -205,6 +206,34 @@ def test_functions_are_small() -> None:
     assert len(found) > 1000
     assert [f.name for f in found if f.lines > 60] == []
     assert [f.name for f in found if f.parameters > 8] == []
+
+
+def undocumented_fields(node: ast.ClassDef) -> list[str]:
+    """Return the public fields that neither the class docstring, nor an annotation, nor a docstring below names."""
+    text, missing = ast.get_docstring(node) or "", []
+    for i, field in enumerate(node.body):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        declaration = ast.unparse(field)
+        is_explained = (
+            "Annotated[" in declaration
+            or "meaning=" in declaration
+            or re.search(rf"\b{field.target.id}\b", text) is not None
+        )
+        has_docstring = i + 1 < len(node.body) and isinstance(node.body[i + 1], ast.Expr)
+        if not (field.target.id.startswith("_") or "ClassVar" in declaration or is_explained or has_docstring):
+            missing.append(field.target.id)
+    return missing
+
+
+def test_public_classes_explain_their_fields() -> None:
+    unexplained = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}: {', '.join(fields)}"
+        for path in MODULES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and (fields := undocumented_fields(node))
+    ]
+    assert not unexplained, "\n".join(unexplained)
 
 
 def test_files_of_tests_have_names_of_their_own() -> None:

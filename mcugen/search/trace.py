@@ -51,6 +51,9 @@ class SearchTrace:
     """A record of all candidates that the searches of one compilation evaluated, in their order.
 
     The trace has no effect on the searches.
+
+    Attributes:
+        entries: The candidates, numbered from 1.
     """
 
     entries: list[TraceEntry] = field(default_factory=list)
