@@ -66,9 +66,9 @@ class Offsets(Params):
 class CopyWalk(ByAxis):
     """Kernel parameters of a copy's nested loops, innermost last: iterations, and strides in x and y in elements."""
 
-    d: Annotated[Mapping[str, int], "trips of this loop"]
-    x_s: Annotated[Mapping[str, int], "elements of x from trip to trip; 0: the same again"]
-    y_s: Annotated[Mapping[str, int], "elements of y from trip to trip"]
+    count: Annotated[Mapping[str, int], "trips of this loop"]
+    x_stride: Annotated[Mapping[str, int], "elements of x from trip to trip; 0: the same again"]
+    y_stride: Annotated[Mapping[str, int], "elements of y from trip to trip"]
 
 
 class CopiedRunParams(Params):

@@ -140,7 +140,7 @@ class ExpressionParams(Params):
 
 
 class ByAxis(Params):
-    """Base class of parameters with one value per axis, whose names end with the axis number: d0, x_s0, d1, x_s1.
+    """Parameters with one value per axis, whose names end with the axis number: count0, x_stride0, count1.
 
     Members without a number come first.
     """

@@ -97,7 +97,7 @@ class NonZero(Dynamic):
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that counts the elements that are not 0, then writes their indices."""
         x = node.input(0).type
-        params = NonZeroParams(total=x.count, d=numbered("d", x.shape))
+        params = NonZeroParams(total=x.count, count=numbered("count", x.shape))
         operands = builder.operands(node, "x", outputs=("y", "count"))
         variant = f"{x.dtype.tag}_{x.rank}d"
         options = NonZeroOptions(rank=x.rank, x_t=x.dtype.c)

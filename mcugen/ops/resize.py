@@ -146,8 +146,8 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
             if row is not None
         }
         axes = NearestAxes(
-            d=numbered("d", [n for n, _, _ in walks]),
-            s=numbered("s", [s for _, s, _ in walks]),
+            count=numbered("count", [n for n, _, _ in walks]),
+            stride=numbered("stride", [s for _, s, _ in walks]),
             places={f"places{number}": max(row) + 1 for number, (_, _, row) in enumerate(walks) if row is not None},
         )
         rows = nested_positions(

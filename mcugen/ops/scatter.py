@@ -158,7 +158,7 @@ class ScatterElements(Operator):
         params = ScatterElementsParams(x_size=x.count, axis_size=x.shape[self.axis], stride=strides[self.axis])
         strides[self.axis] = 0
         sizes, _, steps = zip(*merge_walks(index.shape, dense_strides(index.shape), strides), strict=True)
-        axes = ScatteredAxes(d=numbered("d", sizes), y_s=numbered("y_s", steps))
+        axes = ScatteredAxes(count=numbered("count", sizes), y_stride=numbered("y_stride", steps))
         step = SCATTER_REDUCTIONS[self.reduction].step(x.dtype)
         options = ScatterElementsOptions(t=x.dtype.c, rank=len(sizes), reduction=self.reduction, step=step)
         variant = f"{self.reduction}_{x.dtype.tag}_{index.dtype.tag}"

@@ -18,7 +18,7 @@ class NonZeroParams(Params):
     """Kernel parameters of NonZero with the size and the shape of the input."""
 
     total: Annotated[int, "elements of x"]
-    d: Annotated[Mapping[str, int], "elements along this axis"]
+    count: Annotated[Mapping[str, int], "elements along this axis"]
 
 
 class NonZeroOptions(Options):

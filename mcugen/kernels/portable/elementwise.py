@@ -139,7 +139,7 @@ class Load:
 class LoopParams(Params):
     """Kernel parameters of an elementwise loop: sizes and strides of the loops, and constants of the expressions."""
 
-    d: Annotated[Mapping[str, int], "trip count of this loop"]
+    count: Annotated[Mapping[str, int], "trip count of this loop"]
     x: Annotated[Mapping[str, int], "stride of this input in this loop, in elements"]
     k: Annotated[Mapping[str, Real], "a constant of the formula"]
 
@@ -217,7 +217,7 @@ def emit_loop(node: Node, builder: Builder, loop: Loop) -> None:
     dims, strides = collapse(out.type.shape, [node.input(i).type.shape for i in streams])
     walks = dict(zip(streams, strides, strict=True))
     steps = {
-        f"{loop.name(i)}_s{axis}": stride
+        f"{loop.name(i)}_stride{axis}": stride
         for i, walk in walks.items()
         for axis, stride in enumerate(walk[:-1])
         if stride
@@ -227,7 +227,7 @@ def emit_loop(node: Node, builder: Builder, loop: Loop) -> None:
     call = Call(
         ELEMENTWISE,
         {**{loop.name(i): builder.buffer(node.input(i)) for i in range(count)}, "y": builder.buffer(out)},
-        [LoopParams(d=numbered("d", dims), x=steps, k=loop.scalar.params)],
+        [LoopParams(count=numbered("count", dims), x=steps, k=loop.scalar.params)],
         [_options(node, loop, walks, is_small=builder.optimize == "flash")],
         overlaps=[
             allowed for i in dense for allowed in overlap(node.input(i).type, out.type, order, into=loop.name(i))

@@ -74,7 +74,9 @@ class CopyLoops:
     def params(self, dtype: DType) -> tuple[CopyWalk, CopiedRunParams]:
         """Return the parameters of the copy kernel for elements of type `dtype`: loops, and bytes of a run."""
         sizes, xs, ys = zip(*self.outer, strict=True) if self.outer else ((), (), ())
-        walk = CopyWalk(d=numbered("d", sizes), x_s=numbered("x_s", xs), y_s=numbered("y_s", ys))
+        walk = CopyWalk(
+            count=numbered("count", sizes), x_stride=numbered("x_stride", xs), y_stride=numbered("y_stride", ys)
+        )
         return walk, CopiedRunParams(run=None if self.run is None else self.run * dtype.nbytes)
 
     def options(self, dtype: DType, stepped: bool = False) -> CopyOptions:

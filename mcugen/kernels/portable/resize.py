@@ -22,8 +22,8 @@ class NearestRun(Params):
 class NearestAxes(ByAxis):
     """Kernel parameters of nearest-neighbour resizing: the loops over y, one set of parameters for each loop."""
 
-    d: Annotated[Mapping[str, int], "trip count of this loop"]
-    s: Annotated[Mapping[str, int], "stride of x in this loop, in elements"]
+    count: Annotated[Mapping[str, int], "trip count of this loop"]
+    stride: Annotated[Mapping[str, int], "stride of x in this loop, in elements"]
     places: Annotated[
         Mapping[str, int], "entries of x along this axis, if it has an index table: other indices count as 0"
     ]

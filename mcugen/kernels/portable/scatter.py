@@ -37,8 +37,10 @@ class ScatterElementsParams(Params):
 class ScatteredAxes(ByAxis):
     """Kernel parameters of ScatterElements: the loops over the indices, one set for each loop."""
 
-    d: Annotated[Mapping[str, int], "trip count of this loop"]
-    y_s: Annotated[Mapping[str, int], "stride of y in this loop, in elements; 0 along the axis that indices refer to"]
+    count: Annotated[Mapping[str, int], "trip count of this loop"]
+    y_stride: Annotated[
+        Mapping[str, int], "stride of y in this loop, in elements; 0 along the axis that indices refer to"
+    ]
 
 
 class ScatterElementsOptions(Reduced):
