@@ -29,7 +29,7 @@ REPORT_KEYS = {
         *("quantization_estimate", "layers", "notes", "input_pipeline"),
         *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives", "two_cores"),
         *("self_test", "plausible", "instruction_range", "first_part", "warnings"),
-        *("other_precisions", "self_test_input"),
+        *("other_precisions", "self_test_input", "weight_copies"),
     },
     "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
     "flash": {"code", "weights", "total", "functions"},
