@@ -88,7 +88,7 @@ def test_a_run_that_ended_early_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_a_peer_stands_beside_a_float_model(monkeypatch):
     """Its program is not there to be had in tests: what is made of its figures is."""
     monkeypatch.setattr(zoo, "_peer", lambda path, board: (200_000, 5_000))
-    model = zoo.DOCUMENT.parents[1] / "examples" / "digits" / "digits_f32.onnx"
+    model = zoo.DOCUMENT.parents[3] / "examples" / "digits" / "digits_f32.onnx"
     (row,) = zoo._measured(model, "given", ["nrf52840"])
     cells = dict(zip(zoo.HEADINGS, row.cells(), strict=True))
     assert cells["instructions, of emx's"] == f"{row.instructions / 200_000:.2f}"
@@ -136,7 +136,7 @@ def test_what_is_above_the_aims_says_why_by_the_program_itself():
 @pytest.mark.qemu
 def test_what_no_product_takes_is_a_column(monkeypatch):
     monkeypatch.setattr(zoo, "_peer", lambda path, board: None)
-    model = zoo.DOCUMENT.parents[1] / "examples" / "digits" / "digits_f32.onnx"
+    model = zoo.DOCUMENT.parents[3] / "examples" / "digits" / "digits_f32.onnx"
     (row,) = zoo._measured(model, "given", ["nrf52840"])
     assert 0 < row.besides < 1
     assert dict(zip(zoo.HEADINGS, row.cells(), strict=True))["without products"] == f"{row.besides:.0%}"
