@@ -45,7 +45,7 @@ def steps(page: str) -> list[Step]:
     """Return the steps of a page; a text block shows the output of the command before it."""
     found: list[Step] = []
     for kind, block in re.findall(r"```(sh|text)\n(.*?)```", page, re.DOTALL):
-        lines = block.strip().splitlines()
+        lines = block.strip("\n").splitlines()
         if kind == "text":
             found[-1] = Step(found[-1].command, tuple(lines))
         else:
@@ -99,7 +99,8 @@ def current(page: str, trained: Path | None, run: Run) -> str:
 
 
 def _title(line: str) -> str:
-    return line.partition("│")[2].partition("│")[0].strip()
+    """Return the first cell of a row of a table; cells are apart by two blanks or more, or by lines."""
+    return re.split(r" {2,}|│", line.strip(" │"))[0].strip()
 
 
 def _line_of(title: str, printed: str) -> str | None:
