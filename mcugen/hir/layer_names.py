@@ -9,6 +9,7 @@ has the name of its result. Names are unique within a model.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -168,11 +169,36 @@ def shorten_name(name: str, max_characters: int = MAX_SHOWN_NAME_CHARACTERS) -> 
 
     Names begin with a position in the model and end with an operation or a number, so both ends tell names apart.
     """
+    return _cut(name, max_characters, (max_characters - 1) // 3)
+
+
+def shorten_names(names: Iterable[str], max_characters: int) -> dict[str, str]:
+    """Return each name with its text of at most `max_characters`, so that different names have different texts.
+
+    Where `shorten_name` gives several names one text, the ellipsis moves to where it leaves a part that tells them
+    apart. Names that differ only in parts too far from each other keep one text.
+    """
+    shortened = {name: shorten_name(name, max_characters) for name in names}
+    texts = Counter(shortened.values())
+    for name in [name for name, text in shortened.items() if texts[text] > 1]:
+        for head in sorted(range(max_characters), key=lambda head: abs(head - max_characters // 3)):
+            text = _cut(name, max_characters, head)
+            if all(
+                text not in (other_text, _cut(other, max_characters, head))
+                for other, other_text in shortened.items()
+                if other != name
+            ):
+                shortened[name] = text
+                break
+    return shortened
+
+
+def _cut(name: str, max_characters: int, head: int) -> str:
+    """Return a name of at most `max_characters`, of which the first `head` precede the ellipsis."""
     if len(name) <= max_characters:
         return name
-    tail = max(max_characters - 1 - (max_characters - 1) // 3, 0)
-    head = max(max_characters - 1 - tail, 0)
-    return f"{name[:head]}…{name[len(name) - tail :]}"[:max_characters]
+    tail = max(max_characters - 1 - head, 0)
+    return f"{name[: max(head, 0)]}…{name[len(name) - tail :]}"[:max_characters]
 
 
 def find_layer(

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcugen.core.errors import printable
-from mcugen.hir.layer_names import shorten_name
+from mcugen.hir.layer_names import shorten_names
 
 MIN_NAME_CHARACTERS = 16
 """Smallest width in characters to which a column of names shrinks before other columns are left out."""
@@ -127,10 +127,10 @@ def print_table(table: TextTable, console: Console, wide: bool = False, hint: st
         column, is_text = table.columns[index], table.columns[index].kind is CellKind.TEXT
         justify = "right" if column.kind is CellKind.NUMBER else "left"
         grid.add_column(Text(column.head), justify=justify, no_wrap=not is_text, width=width)  # type: ignore[arg-type]
-    for number, row in enumerate(table.rows):
+    cells_by_column = [_shown_cells(table, index, width) for index, width in zip(shown, widths, strict=True)]
+    for number, cells in enumerate(zip(*cells_by_column, strict=True)):
         if number in table.sections:
             grid.add_section()
-        cells = [_shown_cell(row[i], table.columns[i].kind, width) for i, width in zip(shown, widths, strict=True)]
         grid.add_row(*cells, style=table.styles[number] if table.styles else None)
     _print_uncropped(grid, console, sum(widths) + _COLUMN_GAP * len(widths) + _BORDER)
     omitted = [column.head for index, column in enumerate(table.columns) if index not in shown]
@@ -185,12 +185,14 @@ def _text(cell: Cell) -> Text:
     return cell if isinstance(cell, Text) else Text(printable(cell))
 
 
-def _shown_cell(cell: Cell, kind: CellKind, width: int) -> Text:
-    text = _text(cell)
-    if kind is not CellKind.NAME or text.cell_len <= width:
-        return text
-    lines = text.split("\n", allow_blank=True)
-    return Text("\n").join(Text(shorten_name(line.plain, width), _style_of(line)) for line in lines)
+def _shown_cells(table: TextTable, index: int, width: int) -> list[Text]:
+    """Return the cells of a column; in a column of names, longer ones are shortened to `width` characters."""
+    texts = [_text(row[index]) for row in table.rows]
+    if table.columns[index].kind is not CellKind.NAME or all(text.cell_len <= width for text in texts):
+        return texts
+    cells = [text.split("\n", allow_blank=True) for text in texts]
+    names = shorten_names((line.plain for lines in cells for line in lines), width)
+    return [Text("\n").join(Text(names[line.plain], _style_of(line)) for line in lines) for lines in cells]
 
 
 def _style_of(line: Text) -> str:

@@ -9,7 +9,15 @@ import pytest
 
 from mcugen.core.errors import UsageError
 from mcugen.hir.graph import Graph, Node
-from mcugen.hir.layer_names import LayerSource, find_layer, name_nodes, name_results, number_names, shorten_name
+from mcugen.hir.layer_names import (
+    LayerSource,
+    find_layer,
+    name_nodes,
+    name_results,
+    number_names,
+    shorten_name,
+    shorten_names,
+)
 from mcugen.hir.types import DType, TensorType
 from mcugen.ops.pointwise import Binary
 
@@ -65,6 +73,23 @@ def test_long_names_keep_both_ends(length: int) -> None:
         head, _, tail = short.partition("…")
         assert head and tail and name.startswith(head) and name.endswith(tail)
     assert shorten_name("conv", length) == "conv"[:length] or length < 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        ("/block{}/{}/conv/Conv", 16),
+        ("{}/features/inverted_residual/{}", 16),
+        ("stage{}.{}", 16),
+        ("model/layers.{}/mlp/{}/MatMul", 30),
+    ],
+)
+def test_different_names_stay_different_when_shortened(pattern: str, length: int) -> None:
+    names = [pattern.format(block, kind) for block in range(1, 12) for kind in ("depthwise", "pointwise", "expand")]
+    short = shorten_names([*names, *names, "conv"], length)
+    assert len({*short.values()}) == len(names) + 1
+    assert short["conv"] == "conv"
+    assert all(len(text) <= length for text in short.values())
 
 
 def chain(*nodes: str) -> Graph:

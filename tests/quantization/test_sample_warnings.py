@@ -85,7 +85,9 @@ FAULTS = {
     ),
     "raw bytes": Case({"x": raw_bytes()}, None, image_net, said=("whole numbers from 0 to 255", "scale=1/255")),
     "raw bytes without bias": Case({"x": raw_bytes()}, None, lambda: image_net(bias=0), said=("raw bytes",)),
-    "repeated": Case({"x": normal()[np.arange(40) // 2]}, said=("20 of 40 calibration samples are duplicates", "differ")),
+    "repeated": Case(
+        {"x": normal()[np.arange(40) // 2]}, said=("20 of 40 calibration samples are duplicates", "differ")
+    ),
     "constant": Case(
         {"x": np.concatenate([normal(30), np.ones((10, 3, 8, 8), np.float32) * np.arange(10)[:, None, None, None]])},
         said=("10 of 40 calibration samples are constant", "recorded"),

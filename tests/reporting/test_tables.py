@@ -216,6 +216,13 @@ def test_columns_go_by_rank() -> None:
     assert [text.partition(" (")[0] for text in texts] == ["", "c", "c, d", "b, c, d"]
 
 
+def test_shortened_names_of_a_column_stay_different() -> None:
+    names = [f"/block{n}/{kind}/conv/Conv" for n in (1, 2, 3) for kind in ("depthwise", "pointwise")]
+    table = TextTable((TableColumn("layer", CellKind.NAME), TableColumn("n")), [[name, "1234"] for name in names])
+    cells = [line.split()[0] for line in printed(table, 28).splitlines() if "1234" in line]
+    assert len({*cells}) == len(names) and all("…" in cell for cell in cells)
+
+
 def test_untrusted_text_is_no_markup_and_no_escape() -> None:
     table = TextTable(
         (TableColumn("name", CellKind.NAME), TableColumn("text", CellKind.TEXT)), [["[red]\x1b[2J", "[/x]\x1b"]]
