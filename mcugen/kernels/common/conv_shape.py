@@ -15,7 +15,7 @@ from mcugen.numerics.window import Window
 class ConvGeometry(Params):
     """Kernel parameters with the geometry of a window that slides over rows and columns of channels-last tensors.
 
-    With one spatial axis there is one row.
+    x is the input, y the output. A one-dimensional window slides over images of one row.
     """
 
     batch: Annotated[int, "images"]
@@ -127,7 +127,7 @@ class ConvShape:
 
     @property
     def geometry(self) -> ConvGeometry:
-        """Return the fields that kernels receive as parameters of the geometry (all but groups and pixel_channels)."""
+        """Return all fields but `groups` and `pixel_channels` as kernel parameters, under the same names."""
         return ConvGeometry(**{member.name: getattr(self, member.name) for member in ConvGeometry.declared()})
 
     def along(self, axis: str) -> tuple[int, int, int, int, int, int]:
@@ -143,9 +143,9 @@ class ConvShape:
         return size, out, taps, stride, dilation, pad
 
     def as_row(self) -> ConvShape:
-        """Return the geometry of images that are one pixel wide as images of one row; elements keep their memory order.
+        """Return the geometry with height and width exchanged if all images are one pixel wide; else unchanged.
 
-        Other geometries are returned unchanged.
+        Each image then is a single row. The elements keep their order in memory.
         """
         if self.in_width != 1 or self.out_width != 1 or self.kernel_width != 1 or self.padding_left:
             return self
@@ -154,9 +154,10 @@ class ConvShape:
     def as_few_rows(self) -> ConvShape:
         """Return the geometry of a one-dimensional convolution as one row, or as a few rows without dilation.
 
-        In a dilated row whose length, output and padding are multiples of the dilation, the pixels between two taps
-        become columns: the row becomes an image of rows of `dilation` pixels, and the taps are in one undilated column.
-        Two-dimensional geometries are returned unchanged.
+        If the stride is 1, and the sizes of input, output and padding are multiples of the dilation d, the row of n
+        pixels is seen as an image of n / d rows of d pixels, in the same memory order. Taps that are d pixels apart in
+        the row are then adjacent in a column, so that the window is a column without dilation. Other one-dimensional
+        geometries become one row. Two-dimensional geometries are returned unchanged.
         """
         row, between = self.as_row(), self.as_row().dilation_width
         one_row = row.in_height == row.out_height == row.kernel_height == row.stride_width == 1 and not row.padding_top
@@ -184,7 +185,10 @@ class ConvShape:
 
     @property
     def pixel(self) -> int:
-        """Return the distance in elements between adjacent pixels of x (and of y, if it has as many channels)."""
+        """Return the distance in elements between adjacent pixels of x in memory (also of y, if as large).
+
+        It is larger than `in_channels` if the convolution covers only some of the channels of a pixel.
+        """
         return self.pixel_channels or self.in_channels
 
     @property
@@ -215,7 +219,7 @@ class ConvShape:
     def reads_pixels(self) -> bool:
         """Return whether each output pixel depends on exactly one input pixel (1×1 window, no padding).
 
-        Im2col is not needed then.
+        A kernel can then read the pixels of x where they are, without an im2col copy.
         """
         same = (self.in_height - 1) // self.stride_height + 1 == self.out_height and (
             self.in_width - 1

@@ -18,15 +18,16 @@ from mcugen.lir.trial import trial
 def library_kernels(
     graph: Graph, family: str, features: frozenset[str], costs: CostTable, goal: str, requested: Collection[str] = ()
 ) -> dict[Node, Kernel]:
-    """Choose a kernel of a library for each node that a library kernel of the family fits.
+    """Choose a kernel of a library, such as CMSIS-NN, for each node that one of its kernels can compute.
 
-    The first kernel that fits is chosen, unless another serves the goal better. Within bodies (subgraphs of loops and
-    branches), only kernels that round exactly as the operator's reference are allowed (those without Kernel.evaluate).
+    For the goal "flash", the kernel with the smallest weights is chosen; for other goals, the fastest kernel by
+    measured costs, or the first one if that was not measured. Within bodies (subgraphs of loops and branches), only
+    kernels that round exactly as the operator's reference are allowed.
 
     Args:
         graph: The model.
-        family: The family of kernels that the user asked for.
-        features: CPU features and tuning flags.
+        family: Name of the library, as in option --kernels, or "auto" for all libraries.
+        features: CPU features, and tuning flags (names that select variants of kernels).
         costs: Cost model of the CPU.
         goal: The goal of the user's optimization, as in option --optimize.
         requested: Names of kernels that are preferred to all others.
@@ -76,7 +77,7 @@ def lower_without_choice(node: Node, features: frozenset[str]) -> Builder:
 
     Args:
         node: The node.
-        features: CPU features and tuning flags.
+        features: CPU features, and tuning flags (names that select variants of kernels).
 
     Returns:
         The builder, whose program has the instructions of this node only.
@@ -87,15 +88,15 @@ def lower_without_choice(node: Node, features: frozenset[str]) -> Builder:
 
 
 def own_kernel(node: Node, features: frozenset[str]) -> Kernel | None:
-    """Return the kernel that a node's operator emits, as an entry of the cost table, if there is no choice of kernels.
+    """Return a kernel that stands in the cost table for a node whose operator emits its kernel without a choice.
 
     Args:
         node: The node.
-        features: CPU features and tuning flags.
+        features: CPU features, and tuning flags (names that select variants of kernels).
 
     Returns:
-        A kernel with name and cost variant only; the variant is "<operator>_<type of the first input>". None if the
-        operator's lowering emits several kinds of instructions.
+        A kernel that has only a name and a cost variant, "<operator>_<type of the first input>", under which the costs
+        are found. None if the operator emits several kinds of kernels.
     """
     names = {instr.kernel for instr in lower_without_choice(node, features).program.instrs}
     first = next((v for v in node.inputs if v is not None), node.outputs[0])

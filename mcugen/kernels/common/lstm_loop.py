@@ -13,19 +13,20 @@ from mcugen.kernels.common.specs import WeightedSpec
 class LstmLoopSpec:
     """The specification of a loop whose body is one step of a quantized LSTM, for kernels that compute the whole loop.
 
-    The gates are in the order input, output, forget, cell. Inputs are the first hidden state, the first cell state and
-    x; outputs are the last hidden state, the last cell state and, if `is_stacked`, the hidden states of all steps.
+    The gates are in the order input, output, forget, cell. The loop's inputs are the initial hidden state, the initial
+    cell state and the sequences x. Its outputs are the last hidden state, the last cell state and, if `is_stacked`, the
+    hidden states of all steps.
 
     Attributes:
         steps: Number of time steps.
-        axis: Axis of x, and of the stacked hidden states, along which the steps go from front to back.
+        axis: Axis of x, and of the stacked hidden states, that counts the time steps, the first step first.
         is_stacked: Whether the hidden states of all steps are an output.
-        inner: The matrix product of one step of x with the input weights of the gates.
-        recurrent: The matrix product of the hidden state with the recurrent weights of the gates.
+        inner: Specification of the product of one step of x and the input weights of the gates.
+        recurrent: Specification of the product of the hidden state and the recurrent weights of the gates.
         hidden: Type of the hidden state, [batch, size].
         cell: Type of the cell state, [batch, size].
-        first_hidden: Hidden state before the first step if it is constant; else None.
-        first_cell: Cell state before the first step if it is constant; else None.
+        first_hidden: Initial hidden state if it is constant; else None.
+        first_cell: Initial cell state if it is constant; else None.
     """
 
     steps: int
@@ -50,6 +51,6 @@ class LstmLoopSpec:
 
     @property
     def starts_from_zero(self) -> bool:
-        """Return whether the first hidden state and the first cell state are constants whose real values are all 0."""
+        """Return whether the initial hidden state and cell state are constants whose real values are all 0."""
         h, c = self.first_hidden, self.first_cell
         return h is not None and c is not None and bool((h == self.hidden.q.zero_point).all()) and not c.any()

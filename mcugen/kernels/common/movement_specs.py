@@ -30,9 +30,9 @@ class PaddedAxis:
         return self.before + self.after > 0
 
     def of_runs(self, length: int) -> PaddedAxis:
-        """Return the axis with each element replaced by a run of `length` adjacent elements.
+        """Return the axis after an inner axis of `length` elements without padding is merged into it.
 
-        All three sizes are multiplied by `length`.
+        Each element is replaced by `length` adjacent elements: all three sizes are multiplied by `length`.
         """
         return PaddedAxis(length * self.size, length * self.before, length * self.after)
 
@@ -55,10 +55,10 @@ class PadSpec:
 
     @cached_property
     def axes(self) -> list[PaddedAxis]:
-        """Return the padding as loops over the fewest axes, outermost first.
+        """Return the padding with as few axes as possible, as one loop for each axis, outermost first.
 
-        An axis without padding is merged into the axis before it: each element of that axis then is a run of adjacent
-        elements.
+        An axis without padding is merged into the axis before it: one element of the merged axis stands for all
+        adjacent elements of the axis without padding.
         """
         merged = list[PaddedAxis]()
         for axis in map(PaddedAxis, self.x.shape, self.before, self.after):

@@ -28,13 +28,13 @@ def in_turn(pixels: int, at_once: int) -> Array:
 def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
     """Return the order of reads and writes of a convolution that computes blocks of output pixels in the given order.
 
-    The allowed overlap of x and y in memory follows from the order. Within each block, one group of channels is
-    computed after the other. By default, the kernel copies the windows of a block before it writes any of the block's
-    outputs.
+    The order tells how far y may overlap x in memory. Within each block, the groups of channels (of a grouped
+    convolution) are computed one after the other. By default, the kernel copies the windows of a block before it writes
+    any of the block's outputs.
 
     Args:
         shape: Geometry of the convolution.
-        blocks: Numbers of output pixels, [blocks, pixels].
+        blocks: Indices of the output pixels of each block, int [blocks, pixels].
         last: If not 0, the kernel does not copy the windows but reads them again for every few output channels; this
             many channels are written after the last read.
     """
@@ -50,8 +50,8 @@ def windows(shape: ConvShape, blocks: Array, last: int = 0) -> Traversal:
 def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
     """Return the order of reads and writes of a depthwise kernel that computes a row by blocks of channels.
 
-    The allowed overlap of x and y in memory follows from the order. The kernel computes an output row for the first
-    block of channels, pixel by pixel, then for the next block.
+    The order tells how far y may overlap x in memory. The kernel computes the first block of channels of an output row,
+    pixel by pixel, then the next block of channels of the same row.
 
     Args:
         shape: Geometry of the convolution.
@@ -67,8 +67,8 @@ def lanes(shape: ConvShape, starts: Array, count: int) -> Traversal:
 def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
     """Return the order of reads and writes of a depthwise kernel that computes a pixel by blocks of channels.
 
-    The allowed overlap of x and y in memory follows from the order. All channels of an output pixel are computed before
-    the next pixel.
+    The order tells how far y may overlap x in memory. All channels of an output pixel are computed before the next
+    pixel.
 
     Args:
         shape: Geometry of the convolution.
@@ -83,8 +83,8 @@ def pixels_in_lanes(shape: ConvShape, count: int) -> Traversal:
 def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Traversal:
     """Return the order of reads and writes of a kernel that computes whole output rows from copies of input rows.
 
-    The allowed overlap of x and y in memory follows from the order. The input rows of a step are copied to a buffer
-    before any of the step's outputs is written.
+    The order tells how far y may overlap x in memory. In each step, the kernel copies input rows to a buffer, then
+    writes `at_once` output rows.
 
     Args:
         shape: Geometry of the convolution.
@@ -106,9 +106,10 @@ def rows(shape: ConvShape, at_once: int = 1, writes: Array | None = None) -> Tra
 
 
 def by_image(shape: ConvShape, first: Array, end: Array) -> Traversal:
-    """Return the order of reads and writes for a batch of images, given the steps of a kernel through one image.
+    """Return the order of reads and writes for a batch of images, from the order in which a kernel computes one image.
 
-    The allowed overlap of x and y in memory follows from the order.
+    The order tells how far y may overlap x in memory. A step reads some elements of x, then writes some of y; `first`
+    and `end` have an entry for each step of one image.
 
     Args:
         shape: Geometry of the convolution.

@@ -10,7 +10,10 @@ from mcugen.lir.kernel import Kernel, Params, Real, reads, updates, writes
 
 
 class RowsParams(Params):
-    """Kernel parameters of a copy of rows from or to a row window (line buffer): number and size of the rows."""
+    """Kernel parameters of a copy of rows from or to a row window: number of rows, and bytes of a row.
+
+    A row window is a buffer in which a layer's latest rows wait for the next layer, if layers are computed row by row.
+    """
 
     rows: Annotated[int, "rows"]
     bytes: Annotated[int, "bytes of a row"]
@@ -41,7 +44,10 @@ STREAM_PUT = Kernel(
 
 
 class ShiftParams(Params):
-    """Kernel parameters of a shift of a row window (line buffer): its size, and that of the oldest rows."""
+    """Kernel parameters of a shift of a row window: its size, and the size of the oldest rows, which are dropped.
+
+    A row window is a buffer in which a layer's latest rows wait for the next layer, if layers are computed row by row.
+    """
 
     total_bytes: Annotated[int, "bytes of all rows"]
     shift_bytes: Annotated[int, "bytes of the rows that are dropped"]
@@ -57,7 +63,10 @@ SHIFT_ROWS = Kernel(
 
 
 class FillParams(Params):
-    """Kernel parameters of a fill of a row window (line buffer): a range of elements, and the value of each element."""
+    """Kernel parameters of a fill of a row window: a range of elements, and the value that each of them is set to.
+
+    A row window is a buffer in which a layer's latest rows wait for the next layer, if layers are computed row by row.
+    """
 
     first_element: Annotated[int, "index of the first element"]
     count: Annotated[int, "elements"]

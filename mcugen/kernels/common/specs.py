@@ -119,15 +119,18 @@ class WeightedSpec:
 
     @cached_property
     def int8_rows(self) -> Array:
-        """Return the weights as int8 [out_channels, depth], less each channel's entry of `channel_offsets`."""
+        """Return the weights as int8 [out_channels, depth], after an offset of each output channel is subtracted.
+
+        The offsets (`channel_offsets`) are such that all weights fit int8; 0 for channels whose weights fit already.
+        """
         rows: Array = (self.rows - self.channel_offsets[:, None]).astype(np.int8)
         return rows
 
     @property
     def is_requantized(self) -> bool:
-        """Return whether accumulators are requantized to a quantized y, instead of being the int32 output themselves.
+        """Return whether the accumulators are requantized to the quantized values of y.
 
-        False for float layers.
+        False if the output is the int32 accumulators themselves, and for float layers.
         """
         return self.x.quant is not None and self.y.quant is not None and self.y.dtype is not DType.INT32
 
@@ -148,13 +151,16 @@ class WeightedSpec:
     def high_word(self) -> Requantizer:
         """Return the requantization of accumulators, rewritten to a right shift of 32 bits if an equal one exists.
 
-        With this shift, the result of a kernel is the high word of the 64-bit product of accumulator and multiplier.
+        With a shift of 32 bits, a kernel's result is the high word of the 64-bit product of accumulator and multiplier.
         """
         return self.requantizer.for_high_word()
 
     @cached_property
     def multipliers(self) -> Array:
-        """Return the requantization multipliers of `high_word`, int32 [out_channels]."""
+        """Return the requantization multiplier of each output channel, int32 [out_channels].
+
+        They belong to `high_word`, the requantization whose right shift is 32 bits if possible.
+        """
         return np.broadcast_to(self.high_word.multiplier, self.channels).astype(np.int32)
 
     @cached_property
@@ -165,7 +171,7 @@ class WeightedSpec:
 
     @property
     def is_clamped(self) -> bool:
-        """Return whether `limits` are narrower than the range of y's type; False for an int32 output."""
+        """Return whether a clamp limits quantized results further than their type does; False for an int32 output."""
         return self.y.dtype is not DType.INT32 and self.limits != self.y.dtype.limits
 
     @property
@@ -200,10 +206,10 @@ class ConvSpec(WeightedSpec):
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> ConvSpec:
-        """Return the spec of a node with inputs x, weights and perhaps a bias.
+        """Return the specification, for kernels, of a convolution node with inputs x, weights and perhaps a bias.
 
-        If a single window covers the whole input, which has one row or one column, the spec is that of a fully
-        connected layer.
+        If a single window covers the whole input, and the input has one row or one column, the specification is that of
+        a fully connected layer.
 
         Args:
             node: The node, channels last.
@@ -221,7 +227,10 @@ class ConvSpec(WeightedSpec):
         return ConvSpec(x, w, y, weights, bias, clamp, shape)
 
     def with_pixel_channels(self, whole: int | None) -> ConvSpec:
-        """Return the spec of the layer on tensors whose pixels have more channels in memory than the layer covers.
+        """Return the specification for tensors whose pixels have more channels in memory than the layer covers.
+
+        This is so if the channels of a layer are divided between two cores: each core computes some channels of each
+        pixel.
 
         Args:
             whole: Channels of a pixel in memory; None if the layer covers all.
@@ -230,7 +239,7 @@ class ConvSpec(WeightedSpec):
 
     @staticmethod
     def of_rows(node: Node, clamp: Range | None) -> ConvSpec:
-        """Return the spec of a fully connected layer, seen as a 1×1 convolution whose pixels are the rows of x.
+        """Return the specification of a fully connected layer, as a 1×1 convolution whose pixels are the rows of x.
 
         Args:
             node: The node, with weights [channels, depth].

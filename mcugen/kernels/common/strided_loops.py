@@ -115,9 +115,10 @@ class WindowWalk(ByAxis):
 
 
 class Nests(Params):
-    """Kernel parameters of the loop nest of a reduction: loops over kept axes around loops over reduced axes.
+    """Kernel parameters of a nest of loops over kept axes around loops over reduced axes, as in a reduction.
 
-    Parameter names begin with k (kept) or r (reduced), followed by the number of the loop: k0_size, k0_stride, ….
+    Each mapping holds several parameters. Their names begin with k (kept) or r (reduced) and the number of the loop,
+    from the outermost: k0_size is the trip count, k0_stride a stride.
     """
 
     k: Annotated[

@@ -109,7 +109,8 @@ def pack_nibble_words(weights: Array) -> Array:
 def interleave_quarters(weights: Array) -> Array:
     """Pack 2-bit weights into flat bytes, each weight plus 2, four rows per byte.
 
-    Each block of four rows is stored as [K] bytes. The last block is padded with zeros.
+    For each block of four rows, K bytes are stored, each with the weights of the four rows for one input. Missing rows
+    of the last block are zeros.
 
     Args:
         weights: Weights from −2 to 1, [N, K]: a row for each output channel.
@@ -170,7 +171,11 @@ class CodeStore(Params):
 
     @classmethod
     def of(cls, spec: WeightedSpec) -> CodeStore:
-        """Return the parameters of a layer whose accumulators are requantized."""
+        """Return the parameters that requantize the accumulators of a layer: zero points, limits and rounding term.
+
+        Args:
+            spec: The layer; its output must be requantized (WeightedSpec.is_requantized).
+        """
         low, high = spec.limits
         return cls(x_zero_point=spec.x.q.zero_point, low=low, high=high, requantize_offset=Wide(spec.high_word.offset))
 
@@ -202,7 +207,10 @@ class IntegerStore(Options):
 
 
 class FloatStore(Options):
-    """Template options of how float accumulators become results: they are clamped, with or without an upper limit."""
+    """Template options of how float accumulators become results: they are clamped, with or without an upper limit.
+
+    `store` is always "clamp"; layers without activation have the lower limit −∞.
+    """
 
     store: Annotated[str, "clamp: the only way to store float sums"]
     high: Annotated[bool, "whether there is an upper limit"]
@@ -367,8 +375,9 @@ def has_one_group(spec: ConvSpec) -> bool:
 def nine_bits(spec: WeightedSpec) -> bool:
     """Require int8 inputs, and weights that are int8 after an offset of their channel is subtracted.
 
-    Return whether a requantized layer has int8 inputs and int16 weights whose values span less than 256 in each output
-    channel, as unsigned 8-bit weights less a zero point do (nine bits). Accumulators must fit 32 bits.
+    Return whether the layer is requantized, has int8 inputs and int16 weights, and accumulators that fit 32 bits. In
+    each output channel, the largest and the smallest weight must differ by less than 256, as unsigned 8-bit weights
+    less a zero point (nine bits) do.
     """
     if (spec.x.dtype, spec.w.dtype) != (DType.INT8, DType.INT16) or not spec.is_requantized:
         return False
@@ -395,9 +404,11 @@ def two_bits(spec: WeightedSpec) -> bool:
 def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -> Kernel:
     """Return the 4-bit variant of an int8 kernel, which stores two weights per byte and unpacks them in registers.
 
+    Its name has `s4` instead of `s8`.
+
     Args:
         kernel: A kernel of int8 weights, with `s8` in its name.
-        when: Conditions in addition to those of `kernel` and to weights of four bits.
+        when: Conditions on the layer, in addition to those of `kernel` and to weights from −8 to 7.
         changes: Other fields of the kernel to replace.
     """
     return replace(

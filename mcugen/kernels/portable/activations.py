@@ -43,10 +43,10 @@ class RowsOfInt8:
 
     @staticmethod
     def of(sig: Signature) -> RowsOfInt8 | None:
-        """Return how the two inputs of a node with this signature can be seen as rows.
+        """Return the two inputs of a node with this signature as rows of adjacent elements.
 
-        The result is None for types other than int8, for other kinds of broadcasting, or if rows are shorter than a
-        word.
+        None if a type is not int8, if rows have fewer than four elements, or if the shapes broadcast in another way
+        than one row for all rows.
         """
         types, y = (sig.input(0), sig.input(1)), sig.output
         if not all(t.dtype is DType.INT8 for t in (*types, y)):
@@ -73,8 +73,8 @@ class RowsOfInt8:
     def overlaps(self, node: Node) -> list[Overlap]:
         """Return how far the output may overlap the inputs in memory, for the memory planner.
 
-        All operands are processed from the first to the last element; a single row that is used again may not be
-        overwritten.
+        The kernel processes the elements from the first to the last. The output must not overlap an input of a single
+        row that is used for all rows.
         """
         y, order = node.output.type, Traversal.forward(node.output.type.count)
         dense = {"x0": self.x0} | ({"x1": self.x1} if self.rows == 1 else {})
@@ -92,15 +92,15 @@ class WeightedSum(Protocol):
 
     @property
     def factors(self) -> tuple[int, int]:
-        """Return the integer factors of the first and the second input."""
+        """Return the integers by which the sum multiplies the quantized values of the first and second input."""
 
     @property
     def offset(self) -> int:
-        """Return the zero points and the rounding term one half, at the scale of the sum before the shift."""
+        """Return the integer that is added to both products before the right shift: zero points and rounding."""
 
     @property
     def shift(self) -> int:
-        """Return the number of fraction bits of the sum, by which it is shifted right."""
+        """Return the number of bits by which the sum is shifted right to become a quantized value of the output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,6 +378,7 @@ class PReluParams(Params):
     """Kernel parameters of PRelu on int8: sizes, zero point, multiplier and rounding.
 
     y = saturate((d · (slope if d < 0 else multiplier) + requantize_offset) >> fraction_bits), for d = x − x_zero_point.
+    The operand `slope` is the slope of the element's channel, times `multiplier`.
     """
 
     pixels: Annotated[int, "pixels"]
@@ -420,8 +421,8 @@ about a hundred elements."""
 def emit_prelu(node: Node, builder: Builder, factor: int, start: int, bits: int) -> bool:
     """Emit PRelu of an int8 tensor by a lookup table for each channel, if the slopes are constants by channel.
 
-    y = saturate((d · (slope if d < 0 else factor) + start) >> bits), where d is x less its zero point, and slope is the
-    channel's slope times factor (input 1).
+    y = saturate((d · (slope if d < 0 else factor) + start) >> bits), where d is x less its zero point. Input 1 of the
+    node has `slope` for each channel: the channel's real slope times `factor`, as an integer.
 
     Args:
         node: Node to lower.

@@ -12,7 +12,11 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
 class DftParams(Params):
-    """Kernel parameters with the sizes of a signal's frames, and of the split of a frame's transform."""
+    """Kernel parameters of a Fourier transform of the frames (overlapping parts) of signals: sizes and factors.
+
+    The number of complex points is a power of two times an odd factor. Transforms of `odd_factor` points are computed
+    by their definition, and combined by radix-2 steps.
+    """
 
     batch: Annotated[int, "signals"]
     frames: Annotated[int, "frames of a signal"]
@@ -25,7 +29,12 @@ class DftParams(Params):
 
 
 class DftOptions(Options):
-    """Template options of a Fourier transform: element type, form of input and output, window, and algorithm."""
+    """Template options of a Fourier transform: element type, form of input and output, window, and algorithm.
+
+    The kernel transforms the frames (overlapping parts) of a signal. Frames of real numbers may be packed: pairs of
+    real numbers are transformed as complex numbers. If the length has an odd factor, transforms of this length are
+    computed by their definition (`direct`), and combined by radix-2 steps.
+    """
 
     t: Annotated[str, "C type of the elements"]
     parts: Annotated[int, "numbers of a sample: 1 if real, 2 if complex"]

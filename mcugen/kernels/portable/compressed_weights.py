@@ -69,7 +69,9 @@ def _best(histogram: tuple[int, ...]) -> tuple[int, int]:
 
 
 def choose_remainder_bits(codes: Array) -> tuple[int, int]:
-    """Choose the remainder bits for which the Rice code of int8 values is shortest.
+    """Choose the parameter of the Rice code for which int8 values are encoded in the fewest bits.
+
+    The parameter is the number of remainder bits: lower bits of each number that are stored as they are.
 
     Returns:
         The number of remainder bits, and the total length of the encoded values in bits.
@@ -80,8 +82,9 @@ def choose_remainder_bits(codes: Array) -> tuple[int, int]:
 def encode(codes: Array, remainder: int) -> Array:
     """Encode int8 values by a Rice code as a string of bits.
 
-    A zigzag number with the upper bits n becomes n zeros, a 1, and its `remainder` lower bits; if n is 16 or more, it
-    becomes 16 zeros and the 8 bits of the number.
+    Values are mapped to numbers as by `zigzag` (0, -1, 1, -2, … to 0, 1, 2, 3, …). Let n be the number without its
+    `remainder` lower bits. The code is n zeros, a 1, and the lower bits; for n of 16 or more, it is 16 zeros and the
+    whole number in 8 bits.
 
     Args:
         codes: The values, int8 of any shape.
@@ -105,7 +108,7 @@ def encode(codes: Array, remainder: int) -> Array:
 def has_int8_weights(spec: ConvSpec) -> bool:
     """Require int8 weights, and quantized activations.
 
-    Return whether the layer has a quantized input, and all its integer weights are in the range of int8.
+    Return whether the layer's input is quantized, and all its weights are integers from −128 to 127.
     """
     low, high = DType.INT8.limits
     in_range = spec.rows.min(initial=0) >= low and spec.rows.max(initial=0) <= high
@@ -121,7 +124,11 @@ def is_compressible(spec: ConvSpec) -> bool:
 
 
 class CodedRow(Params):
-    """Kernel parameters of a fully connected layer with one row and Rice-coded weights: sizes, code parameter."""
+    """Kernel parameters of a fully connected layer with one row of x and Rice-coded weights: sizes, code parameter.
+
+    A Rice code writes the upper bits of a number as a prefix of zeros and a 1, and then its lower `remainder_bits`
+    bits.
+    """
 
     depth: Annotated[int, "elements of x"]
     out_channels: Annotated[int, "elements of y"]
@@ -129,16 +136,20 @@ class CodedRow(Params):
 
 
 class RiceOptions(Options):
-    """Template options of a dense layer with Rice-coded weights: escape prefix of the code, and output type."""
+    """Template options of a fully connected layer with Rice-coded weights: escape prefix of the code, and output type.
+
+    A code begins with a prefix of zeros and a 1, whose length is the number's upper bits. A prefix of `max_prefix`
+    zeros (escape) means that the number follows in 8 bits.
+    """
 
     max_prefix: Annotated[int, "zeros of the escape prefix, after which a number has 8 plain bits"]
     y_t: Annotated[str, "C type of the output"]
 
 
 def emit_coded(spec: ConvSpec, site: Site) -> Call:
-    """Return the call of a dense layer whose Rice-coded weights are decoded as they are multiplied.
+    """Return the call of a fully connected layer whose Rice-coded weights are decoded as they are multiplied.
 
-    Weights are stored channel by channel.
+    The layer has one row of x. Its weights are stored output channel by output channel.
     """
     remainder, _ = choose_remainder_bits(spec.rows)
     row = CodedRow(depth=spec.depth, out_channels=spec.channels, remainder_bits=remainder)
@@ -181,7 +192,11 @@ COMPRESSED_DENSE: tuple[Kernel, ...] = (
 
 
 class CodedWeights(Params):
-    """Kernel parameters of the decompression of a Rice-coded constant: rows of equal length, code parameter."""
+    """Kernel parameters of the decompression of a Rice-coded constant y, whose rows have equal length.
+
+    Words at both ends of each row may be stored without compression. A Rice code writes the upper bits of a number as a
+    prefix of zeros and a 1, and then its lower `remainder_bits` bits.
+    """
 
     rows: Annotated[int, "rows of y"]
     words_before: Annotated[int | None, "words of a row before the compressed ones"] = None
@@ -191,7 +206,11 @@ class CodedWeights(Params):
 
 
 class DecodeOptions(Options):
-    """Template options of the decoder: escape prefix of the Rice code, and whether it decodes words or int8 values."""
+    """Template options of the decoder of Rice-coded constants: escape prefix, and whether it decodes words or int8.
+
+    A code begins with a prefix of zeros and a 1, whose length is the number's upper bits. A prefix of `max_prefix`
+    zeros (escape) means that the number follows in 8 bits.
+    """
 
     max_prefix: Annotated[int, "zeros of the escape prefix, after which a number has 8 plain bits"]
     words: Annotated[bool, "whether y has words, each of four decoded numbers"]
@@ -229,11 +248,11 @@ DECODE = Kernel(
 
 @dataclass(frozen=True)
 class CompressedConstant:
-    """A constant of a layer that is compressed by a Rice code, except for some words that stay plain.
+    """A constant of a layer that is compressed by a Rice code, except for words at both ends of its rows.
 
     Attributes:
         coded: The Rice-coded part of the constant, uint8.
-        plain: Words at both ends of each row that are not coded, int32 [rows, words]; None if all is coded.
+        plain: Words at both ends of each row that are not compressed, int32 [rows, words]; None if all are compressed.
         params: Kernel parameters of the decompression.
     """
 
@@ -247,12 +266,12 @@ class CompressedConstant:
         return self.coded.nbytes + (0 if self.plain is None else self.plain.nbytes)
 
     def call(self, held: Buffer, coded: Buffer, plain: Buffer | None) -> Call:
-        """Return the kernel call that decompresses the constant into the arena before the layer runs.
+        """Return the kernel call that decompresses the constant to working memory (the arena) before the layer runs.
 
         Args:
             held: Buffer of the decompressed constant, which the layer reads.
-            coded: Buffer of the coded part.
-            plain: Buffer of the plain part, if any.
+            coded: Buffer of the compressed part.
+            plain: Buffer of the words that are not compressed; None if there are none.
         """
         operands = {"x": coded, **({} if plain is None else {"plain": plain}), "y": held}
         operands["table"] = Buffer(f"{held.name}.table", DType.UINT16, DECODING_TABLE_SIZE, Space.ARENA)
@@ -299,8 +318,8 @@ def compress_constant(weights: Array) -> CompressedConstant | None:
 def split_base_256(words: Array) -> Array:
     """Split int32 words [...] into signed base-256 digits, int8 [..., 4], the lowest first, each from -128 to 127.
 
-    The word is Σ digit · 256^position, modulo 2^32. Signed digits equal, or are near, the weights that a kernel has
-    packed into the word as a sum, such as 256 · odd + even, so that their Rice code is short.
+    The word is Σ digit · 256^position, modulo 2^32. Kernels may pack several weights into a word as a sum, such as 256
+    · odd + even. Signed digits are then equal or near to these weights, so that their Rice code is short.
     """
     remainder, digits = words.astype(np.int64), list[Array]()
     for _ in range(4):

@@ -77,14 +77,14 @@ class ConvAxis:
 
 @dataclass(frozen=True)
 class Strips:
-    """A tiling of a 3×3 depthwise convolution into strips, each a few adjacent lines of the image.
+    """A division of a 3×3 depthwise convolution into strips, each a few adjacent lines of the image.
 
     Lines are rows and points are the pixels of a row, or lines are columns and points the pixels of a column. A kernel
-    copies a strip of a few channels to a strip buffer in scratch memory, and computes one or two output lines from it.
+    copies some channels of a strip to a strip buffer in scratch memory, and computes one or two output lines from it.
 
     Attributes:
-        lines: Spatial axis along which the strips follow each other: vertical if lines are rows.
-        points: The other spatial axis, along which each strip covers the whole image.
+        lines: Geometry of the axis across the lines: from strip to strip; vertical if lines are rows.
+        points: Geometry of the axis along the lines, over which each strip extends from end to end of the image.
         columns: Whether lines are columns of the image, so that points run along its height.
     """
 
@@ -98,9 +98,10 @@ class Strips:
         return self.lines.stride
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel and image of a layer with this tiling, for 3×3 windows.
+        """Estimate the instructions per channel and image if the layer is computed by these strips, for 3×3 windows.
 
-        The kernel computes blocks of two points of two lines, or of one line with stride 2 or for an odd last line.
+        A strip is a few adjacent lines (rows or columns of the image). With stride 1, the kernel computes two pixels of
+        two output lines at a time; with stride 2, and for the last of an odd number of lines, two pixels of one line.
         """
         blocks = self.points.out / 2
         pairs, odd = divmod(self.lines.out, 2) if self.stride == 1 else (0, self.lines.out)
@@ -109,16 +110,18 @@ class Strips:
 
     @property
     def strip_words(self) -> int:
-        """Return the size of the scratch buffer for a strip of four channels, in 32-bit words.
+        """Return the size, in 32-bit words, of the scratch buffer that holds four channels of a strip.
 
-        With stride 2 it includes the words over which the strip advances in the buffer.
+        A strip is the adjacent input rows or columns from which one or two output lines are computed. With stride 2,
+        the buffer is larger by one word per strip, because each strip begins one word further.
         """
         return 10 * self.points.extent if self.stride == 1 else 8 * self.points.extent + self.lines.out
 
     def may_overwrite_input(self) -> bool:
-        """Return whether y may occupy the memory of x.
+        """Return whether the output y may occupy the same memory as the input x.
 
-        This is so if no output of a strip is stored over an input that a later strip reads.
+        This is so if no output of a strip (a few adjacent rows or columns) is stored over an input that a later strip
+        reads.
         """
         return may_overwrite_input_of(self, 2 // self.stride, 4, 2)
 
@@ -126,8 +129,11 @@ class Strips:
 def may_overwrite_input_of(tiling: Strips, at_once: int, window: int, step: int) -> bool:
     """Return whether y may occupy the memory of x: no output is stored over an input that is still to be read.
 
+    Lines are rows or columns of the image; a strip is the adjacent input lines from which `at_once` output lines are
+    computed.
+
     Args:
-        tiling: How the layer is cut into strips.
+        tiling: How the layer is divided into strips.
         at_once: Output lines that are computed from a strip.
         window: Input lines that the first strip reads, padding included.
         step: Additional input lines that each later strip reads.
@@ -160,10 +166,15 @@ are divided between two cores: the strip buffers of both cores are then small.""
 
 
 def choose_strips(shape: ConvShape) -> Strips:
-    """Choose whether strips consist of rows or of columns of the image: return the tiling with fewer instructions.
+    """Choose whether a 3×3 depthwise layer is computed by strips of rows or of columns of the image.
 
-    Output lines have at least two points. If the layer covers only some channels of a pixel, the result is the tiling
-    of the shortest strips that is at most MAX_SHARD_SLOWDOWN times slower.
+    A strip is a few adjacent rows or columns, from which one or two output lines are computed. The division with fewer
+    instructions is returned, among those whose output lines have several pixels. If the layer covers only some channels
+    of a pixel, as in one core's part of a divided layer, the division with the shortest lines is returned if it has at
+    most MAX_SHARD_SLOWDOWN times as many instructions, because its buffer is smallest.
+
+    Args:
+        shape: Geometry of the convolution.
     """
     tilings = _ways_to_cut(shape)
     fastest = min(tilings, key=Strips.instructions)
@@ -182,9 +193,10 @@ def _ways_to_cut(shape: ConvShape) -> list[Strips]:
 
 
 def shard_slowdown(spec: ConvSpec) -> float:
-    """Return the instructions of the tiling that choose_strips returns, divided by those of the fastest tiling.
+    """Return the factor by which a depthwise 3×3 layer is slower than by its fastest division into strips.
 
-    The ratio exceeds 1 only for a layer that covers some channels of a pixel; the cost model multiplies by it.
+    A strip is a few adjacent rows or columns of the image. The factor exceeds 1 only for one core's part of a layer
+    that is divided by channels, for which choose_strips prefers small buffers. The cost model multiplies by the factor.
     """
     tilings = _ways_to_cut(spec.shape)
     return choose_strips(spec.shape).instructions() / min(tiling.instructions() for tiling in tilings)
@@ -226,8 +238,9 @@ def has_four_channels(spec: ConvSpec) -> bool:
 def fits_scaled_high_word(spec: ConvSpec) -> bool:
     """Require results in the high word of a 64-bit product, with weights times a power of two that fit 16 bits.
 
-    Return whether a kernel can requantize by taking the high word of accumulator · multiplier, after weights and biases
-    are multiplied by a power of two. The scaled weights must fit 16 bits, and the accumulators 32 bits.
+    Return whether there is a power of two by which weights and biases can be multiplied, such that the high word of
+    accumulator · multiplier is the result without a further shift. The multiplied weights must fit 16 bits, and the
+    accumulators 32 bits.
     """
     shift = _scaled(spec)
     if shift is None:
@@ -239,8 +252,10 @@ def fits_scaled_high_word(spec: ConvSpec) -> bool:
 def fits_high_word(spec: ConvSpec) -> bool:
     """Require 32-bit accumulators, and results from the high word of a 64-bit product.
 
-    Return whether a kernel can requantize by the high word of accumulator · multiplier: after weights and biases are
-    multiplied by a power of two (fits_scaled_high_word), or with a right shift of the high word.
+    Return whether the layer is requantized, its accumulators fit 32 bits, and a kernel can compute results from the
+    high word of accumulator · multiplier in one of two ways. Either the high word is the result after weights and
+    biases are multiplied by a power of two (fits_scaled_high_word), or it becomes the result by an offset and a right
+    shift.
     """
     if not _is_short(spec):
         return False
@@ -255,10 +270,10 @@ def _is_short(spec: ConvSpec) -> bool:
 
 
 def high_word_offset(spec: ConvSpec, lowest: int = 0) -> int:
-    """Return the offset that a kernel adds to the high word of a 64-bit product, before it shifts the sum right.
+    """Return the offset that a kernel adds to the high word of accumulator · multiplier before a right shift.
 
-    The offset is the zero point of y at the scale of the high word, plus one half (the rounding term) if there is a
-    shift.
+    The offset is the zero point of y, shifted left by as many bits as the right shift, plus the rounding term one half
+    (0 if there is no shift).
 
     Args:
         spec: The layer.
@@ -301,10 +316,10 @@ def has_int8_results(spec: ConvSpec) -> bool:
 
 
 class StripWalk(Params):
-    """Kernel parameters of a tiling into strips of adjacent lines: sizes and strides of x and y.
+    """Kernel parameters of a depthwise layer that is computed strip by strip: sizes and strides of x and y.
 
-    Lines are rows of the image and points are the pixels of a row, or lines are columns and points are the pixels of a
-    column.
+    A strip is a few adjacent lines of the image. Lines are its rows, and points are the pixels of a row; or lines are
+    its columns, and points are the pixels of a column.
     """
 
     batch: Annotated[int, "images"]
@@ -326,7 +341,10 @@ class StripWalk(Params):
 
 
 class UpperWordParams(Params):
-    """Kernel parameters that requantize by the upper word of accumulator · multiplier: offset, then right shift."""
+    """Kernel parameters that requantize an accumulator by the upper word of its 64-bit product with the multiplier.
+
+    The result is (upper word + upper_word_offset) >> right_shift, with no shift if right_shift is None.
+    """
 
     upper_word_offset: Annotated[
         Trained,
@@ -355,22 +373,31 @@ class StrideOptions(Options):
 
 
 class GainOption(Options):
-    """Template option of strip kernels that unpack weights at run time: the left shift of weights."""
+    """Template option of kernels that unpack the weights of a 3×3 depthwise layer at run time: the weights' left shift.
+
+    The shift is chosen such that the high word of the 64-bit product of accumulator and multiplier is the result.
+    """
 
     gain: Annotated[int, "left shift of weights, so that the high word of a product is the result"]
 
 
 class ThreePixelOptions(Options):
-    """Template options of depthwise 3×3 kernels that compute three pixels of a row together."""
+    """Template options of depthwise 3×3 kernels that compute three pixels of a row together.
+
+    `has_short_sums`: Whether accumulators are so small that the kernel can requantize them by multiplications with
+    32-bit results, instead of 64-bit results. `bits`: Bits of a packed weight, 8 or 10.
+    """
 
     has_short_sums: Annotated[bool, "whether accumulators are so small that products of 32 bits requantize them"]
     bits: Annotated[int, "bits of a packed weight: 8, or 10 if some weights do not fit a byte"]
 
 
 class TapOptions(Options):
-    """Template options of strip kernels for windows of any size: C types, requantization, and loops over the window.
+    """Template options of depthwise kernels that compute windows of any size from strips of adjacent lines.
 
-    A strip consists of a few adjacent lines (rows or columns) of the image; points are the pixels of a line.
+    Lines are rows (or columns) of the image, points are the pixels of a line. Two adjacent lines of a strip are held as
+    pairs of 16-bit values, which are multiplied by pairs of taps at a time (SMLAD). If the image is a single row, it is
+    folded: adjacent pixels take the place of the two lines of a pair.
     """
 
     x_t: Annotated[str, "C type of the input"]
@@ -396,13 +423,19 @@ class TapOptions(Options):
 
 
 class HighLimit(Params):
-    """Kernel parameter with the upper limit of float results; the lower limit is a template option."""
+    """Kernel parameter of float depthwise layers: the upper limit of results, or None if there is none.
+
+    The lower limit is no parameter: it is 0 or absent (LaneOptions.relu).
+    """
 
     high: Annotated[float | None, "highest result, if there is an upper limit"] = None
 
 
 class LaneOptions(Options):
-    """Template options of float kernels that compute 4 or 8 adjacent channels together: window, limits and loops."""
+    """Template options of float depthwise kernels that compute 4 or 8 adjacent channels of a pixel together.
+
+    They describe the window, the limits of results, and which loops over the taps are unrolled.
+    """
 
     lanes: Annotated[int, "channels that are computed together: 4 or 8"]
     kernel_height: Annotated[int, "rows of the window"]
@@ -418,12 +451,13 @@ class LaneOptions(Options):
 def pair_taps(taps: Array, stride: int) -> Array:
     """Return 3×3 filters as pairs of taps, [channels, 5, 2], in the order in which SMLAD multiplies two taps at a time.
 
-    The first three pairs are taps of two lines for points 0, 1 and 2; the others are taps of the third line for points
-    (0, 1) and (2, none). With stride 1, the two lines are 0 and 2, and the third is 1; with stride 2, they are 0 and 1,
-    and the third is 2, since then the next pair of lines begins the next window.
+    A line is a row or a column of the filter, a point is a tap of a line. Pairs 0 to 2 join two lines: the taps of both
+    at points 0, 1 and 2. Pairs 3 and 4 are the taps of the remaining line: points 0 and 1, and point 2 with a zero. The
+    remaining line is line 1 with stride 1. It is line 2 with stride 2, because lines 0 and 1 of the next window then
+    are a pair of input lines too.
 
     Args:
-        taps: Weights, [channels, line, point]; lines are rows or columns of the filter.
+        taps: Weights, [channels, line, point].
         stride: Stride of the windows, 1 or 2.
     """
     last, alone = (2, 1) if stride == 1 else (1, 2)
@@ -433,7 +467,7 @@ def pair_taps(taps: Array, stride: int) -> Array:
 
 
 def pack_pairs(pairs: Array, bias: Array, multiplier: Array) -> Array:
-    """Pack a channel's taps, bias and multiplier in reading order of the strip kernel, as int32 [channels, 7].
+    """Pack taps, bias and multiplier of each channel in the 3×3 kernel's reading order, as int32 [channels, 7].
 
         pair 0 | pair 1 | pair 2 | pair 3 | pair 4 | bias | multiplier      (first tap of a pair in the lower half)
 
@@ -452,11 +486,11 @@ def _constants(bias: Array, multiplier: Array) -> Array:
 
 
 def emit_strips(spec: ConvSpec, site: Site) -> Call:
-    """Return the call of a kernel that computes a 3×3 depthwise convolution on strips of adjacent lines.
+    """Return the call of a kernel that computes a 3×3 depthwise convolution on strips of adjacent rows (or columns).
 
-    Loops: images, blocks of four channels, strips of two output lines (stride 2: one), channels, pairs of points.
-    Weights, bias and multiplier of a channel are adjacent (pack_pairs); kernels with a GainOption read int8 or 4-bit
-    weights and a table instead.
+    Loops: images, blocks of four channels, strips of two output lines (stride 2: one), channels, pairs of pixels.
+    Weights are 16-bit pairs, followed by the bias and multiplier of the channel (pack_pairs). Kernels that have a
+    GainOption read int8 or 4-bit weights, and a separate table of biases and multipliers.
     """
     shape, tiling, scale = spec.shape, choose_strips(spec.shape), _scaled(spec)
     assert scale is not None
@@ -496,9 +530,10 @@ def _gathered(spec: ConvSpec) -> Gathered:
 
 
 def count_strips(spec: ConvSpec) -> int:
-    """Count the strips of four channels that a depthwise 3×3 layer is cut into, a term of the cost model.
+    """Count the strips of four channels that a depthwise 3×3 layer is divided into, for the cost model.
 
-    Each strip has a fixed cost.
+    A strip is the adjacent input rows (or columns) from which one or two output lines are computed. The cost model
+    multiplies the count by a measured fixed cost per strip.
     """
     shape = spec.shape
     tiling = choose_strips(shape)
@@ -508,18 +543,21 @@ def count_strips(spec: ConvSpec) -> int:
 def stride_variant(spec: ConvSpec) -> str:
     """Return the kernel's variant in the cost table, "stride1" or "stride2", after the stride of the windows.
 
-    Strips have two output lines with stride 1 and one with stride 2.
+    The variants differ in cost because a kernel computes two output lines together with stride 1, and one with stride
+    2.
     """
     return f"stride{spec.shape.stride_height}"
 
 
 def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
-    """Return the kernel parameters of a tiling into strips of adjacent lines.
+    """Return the kernel parameters of a depthwise layer that is computed strip by strip.
+
+    A strip is a few adjacent rows or columns of the image.
 
     Args:
         spec: The layer.
-        shape: Geometry of the convolution, perhaps with merged axes.
-        tiling: How the layer is cut into strips.
+        shape: Geometry that the kernel uses, perhaps with a row seen as a few rows (ConvShape.as_few_rows).
+        tiling: How the layer is divided into strips.
     """
     lines, points = tiling.lines, tiling.points
     return StripWalk(
@@ -544,12 +582,14 @@ def strip_walk(spec: ConvSpec, shape: ConvShape, tiling: Strips) -> StripWalk:
 
 @dataclass(frozen=True)
 class TapStrips(Strips):
-    """A tiling of a depthwise convolution with any window into strips of adjacent lines, as for 3×3 windows (Strips).
+    """A division of a depthwise convolution with any window into strips, each a few adjacent lines of the image.
 
-    The kernel widens the input lines of a strip to 16 bits in pairs, so that SMLAD multiplies two taps at a time.
+    Lines are rows or columns, points are the pixels of a line. The kernel holds the input lines of a strip in pairs:
+    two values of 16 bits, one of each line, in a word, so that the instruction SMLAD multiplies two taps at a time. If
+    the image is a single row, adjacent pixels take the place of the two lines.
 
     Attributes:
-        is_folded: Whether a single row is folded in two: lines are adjacent pixels of the row, and points are pairs of
+        is_folded: Whether the image is a single row: lines are adjacent pixels of the row, and points are pairs of
             pixels.
     """
 
@@ -557,20 +597,27 @@ class TapStrips(Strips):
 
     @property
     def reloads_lines(self) -> bool:
-        """Return whether each strip loads all its input lines, because successive strips share no pairs of lines."""
+        """Return whether successive strips share no pairs of input lines, so that each strip loads all its lines.
+
+        A strip is the adjacent input lines (rows or columns) from which one or two output lines are computed.
+        """
         return self.lines.stride > 2 or (self.lines.taps > 1 and self.lines.dilation > 1)
 
     @property
     def lines_per_strip(self) -> int:
-        """Return the number of output lines that are computed from a strip: 1 or 2."""
+        """Return the number of output lines, 1 or 2, that are computed from a strip of adjacent input lines.
+
+        Lines are rows or columns of the image.
+        """
         is_wide = self.lines.stride == 2 and (self.is_folded or self.tap_pairs > 6)
         return 1 if self.reloads_lines or is_wide or self.lines.out == 1 else 2
 
     @property
     def points_per_pass(self) -> int:
-        """Return the number of output points of a line, 1 or 2, that a pass of the inner loop computes together.
+        """Return how many pixels of an output line, 1 or 2, an iteration of the inner loop computes together.
 
-        It is 2 for strips of one output line or a single pair of input lines, unless y has only one point.
+        Lines are rows or columns of the image. The result is 2 if the line has several pixels, and a strip of input
+        lines gives one output line or is a single pair of input lines.
         """
         return (
             2
@@ -580,50 +627,66 @@ class TapStrips(Strips):
 
     @property
     def num_pairings(self) -> int:
-        """Return the number of ways, 1 or 2, in which the taps of two lines of the window are paired.
+        """Return in how many ways, 1 or 2, the taps of adjacent lines of the window are joined to pairs.
 
-        It is 2 if the two output lines of a strip need windows that begin with the first or the second line of a pair.
+        Input lines (rows or columns) are held in fixed pairs, and two taps are multiplied by a pair at a time. The
+        result is 2 if one output line needs a window that begins with the first line of a pair, and the next output
+        line needs one that begins with the second.
         """
         return 2 if self.lines_per_strip == 2 and self.lines.stride == 1 else 1
 
     @property
     def tap_pairs(self) -> int:
-        """Return the number of pairs of taps, each of two lines, in one point (column) of the window."""
+        """Return the number of pairs of taps in one column of the window (one row, if lines are columns of the image).
+
+        The kernel multiplies the two taps of a pair, which belong to adjacent lines, at a time.
+        """
         return (self.lines.taps + (1 if self.lines.stride > 1 or self.reloads_lines or self.lines.out == 1 else 2)) // 2
 
     @property
     def line_pairs(self) -> int:
-        """Return the number of pairs of input lines that a strip holds."""
+        """Return the number of pairs of adjacent input lines in a strip; a line is a row or a column of the image.
+
+        A strip is the input from which one or two output lines are computed.
+        """
         return self.tap_pairs + (self.lines_per_strip == 2 and self.num_pairings == 1)
 
     @property
     def strip_step_pairs(self) -> int:
-        """Return the number of pairs of input lines from the start of a strip to the start of the next one."""
+        """Return how many pairs of input lines a strip begins after the previous strip.
+
+        A strip is the adjacent input lines (rows or columns) from which one or two output lines are computed.
+        """
         return self.lines_per_strip * self.lines.stride // 2 if self.num_pairings == 1 else 1
 
     @property
     def num_strips(self) -> int:
-        """Return the number of strips that the image is cut into."""
+        """Return the number of strips of the image; each gives one or two output rows (or columns)."""
         return -(-self.lines.out // self.lines_per_strip)
 
     @property
     def is_single_strip(self) -> bool:
-        """Return whether the image is a single strip.
+        """Return whether a single strip (adjacent rows or columns that are computed together) covers the whole image.
 
-        The kernel then computes one channel after the other, and their constants share one buffer.
+        The kernel then computes one channel after the other, so that the constants of all channels share one scratch
+        buffer.
         """
         return self.num_strips == 1
 
     @property
     def channel_words(self) -> int:
-        """Return the size in 32-bit words of one channel's constants in scratch memory, weights in 16-bit pairs."""
+        """Return the size of one channel's constants in scratch memory, in 32-bit words.
+
+        They are the bias, the multiplier and the weights, which are widened to pairs of 16 bits.
+        """
         return 4 + self.points.taps * self.tap_pairs * self.num_pairings
 
     @property
     def strip_words(self) -> int:
-        """Return the size of the scratch buffer for a strip of four channels, in 32-bit words.
+        """Return the size, in 32-bit words, of the scratch buffer that holds four channels of a strip.
 
-        It includes the words over which the strip advances in the buffer.
+        A strip is the adjacent input rows or columns from which one or two output lines are computed. If successive
+        strips share lines, each begins some words further in the buffer; the size includes these words.
         """
         extent = self.points.extent + (self.points_per_pass - 1) * self.points.stride
         return 4 * self.line_pairs * extent + (
@@ -632,21 +695,29 @@ class TapStrips(Strips):
 
     @property
     def is_looped(self) -> bool:
-        """Return whether the kernel loops over the points of a window, because unrolled code would be too long."""
+        """Return whether the kernel loops over the pixels of a line of the window, as unrolled code would be too long.
+
+        A line is a row or a column of the window.
+        """
         tap = 2 + 3 * self.tap_pairs * self.lines_per_strip * self.points_per_pass // 2
         return self.points.taps * tap > 100
 
     @property
     def fits(self) -> bool:
-        """Return whether a kernel can use the tiling: load offsets fit 12 bits, and some windows read x."""
+        """Return whether a kernel can compute the layer by these strips (a few adjacent rows or columns at a time).
+
+        The offsets of load instructions must fit 12 bits, a strip may have at most 16 pairs of lines, and not all
+        windows may lie in the padding.
+        """
         inside = self.points.pad < self.points.extent * (2 if self.is_folded else 1)
         reach = 16 * self.line_pairs * (self.points.taps * self.points.dilation + 2 * self.points.stride)
         return inside and self.line_pairs <= 16 and reach < 4096 and 4 * self.channel_words < 4096
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel and image of a layer with this tiling.
+        """Estimate the instructions per channel and image if the layer is computed by these strips.
 
-        The instructions that widen weights and inputs to 16 bits are included.
+        A strip is a few adjacent lines (rows or columns of the image). The estimate includes the instructions that
+        widen weights and inputs to 16 bits.
         """
         taps, spread = self.lines.taps * self.points.taps, self.points.taps * self.tap_pairs * self.num_pairings
         gathered = (
@@ -677,9 +748,10 @@ class TapStrips(Strips):
         return 10 + 3.5 * sums + self.points.taps * (column + 3 * self.is_looped)
 
     def may_overwrite_input(self) -> bool:
-        """Return whether y may occupy the memory of x.
+        """Return whether the output y may occupy the same memory as the input x.
 
-        This is so if no output of a strip is stored over an input that a later strip reads.
+        This is so if no output of a strip (a few adjacent rows or columns) is stored over an input that a later strip
+        reads.
         """
         if self.is_folded:
             return self.points.size >= self.points.out
@@ -689,10 +761,12 @@ class TapStrips(Strips):
 
 
 def choose_tap_strips(shape: ConvShape) -> TapStrips | None:
-    """Choose whether strips consist of rows or of columns of the image: return the tiling with fewer instructions.
+    """Choose whether a depthwise layer with any window is computed by strips of rows or of columns of the image.
+
+    A strip is a few adjacent rows or columns, from which one or two output lines are computed.
 
     Returns:
-        The tiling; None if a kernel can use neither tiling (TapStrips.fits).
+        The division into strips with fewer instructions; None if a kernel can use neither (TapStrips.fits).
     """
     height, width = axes(shape)
     tilings = [tiling for tiling in (TapStrips(height, width, False), TapStrips(width, height, True)) if tiling.fits]
@@ -700,13 +774,14 @@ def choose_tap_strips(shape: ConvShape) -> TapStrips | None:
 
 
 def fold_row(shape: ConvShape) -> TapStrips | None:
-    """Return the tiling of a layer whose image is a single row, in which adjacent pixels take the place of lines.
+    """Return the division into strips of a depthwise layer on a single row of pixels, or None.
 
-    Points are then pairs of pixels, so that SMLAD multiplies two adjacent taps of the row at a time.
+    Strips are usually adjacent rows or columns; here, two adjacent pixels of the row take the place of two rows, so
+    that the instruction SMLAD multiplies two adjacent taps of the row at a time.
 
     Returns:
-        The tiling; None if x or the window has several rows, the stride exceeds 2, taps are dilated, or the tiling does
-        not fit (TapStrips.fits).
+        The division; None if x or the window has several rows, the stride exceeds 2, taps are dilated, or a kernel
+        cannot use the division (TapStrips.fits).
     """
     height, row = axes(shape)
     if height.size * height.taps != 1 or row.stride > 2 or row.dilation > 1:
@@ -720,7 +795,10 @@ def fold_row(shape: ConvShape) -> TapStrips | None:
 
 
 def count_strip_instructions(spec: ConvSpec) -> int:
-    """Estimate the instructions per inference of a depthwise layer with any window on strips, for the cost model."""
+    """Estimate the instructions per inference of a depthwise layer that is computed by strips, for the cost model.
+
+    A strip is a few adjacent rows or columns of the image; the window has any size.
+    """
     shape = spec.shape.as_few_rows()
     tiling = fold_row(shape) or choose_tap_strips(shape)
     assert tiling is not None
@@ -730,8 +808,8 @@ def count_strip_instructions(spec: ConvSpec) -> int:
 def is_not_3x3(spec: ConvSpec) -> bool:
     """Require windows other than those of depthwise_s8_dsp: 3 x 3 with stride 1 or 2.
 
-    Return whether the kernel depthwise_s8_dsp cannot compute the layer, as it needs int8 and 3×3 windows with stride 1
-    or 2.
+    Return whether the kernel depthwise_s8_dsp cannot compute the layer. That kernel needs int8 input and output, 3×3
+    windows without dilation, stride 1 or 2, and results from the high word of a product (fits_scaled_high_word).
     """
     return not all(
         holds(spec) for holds in (int8_tensors, is_3x3, stride_one_or_two, has_int8_results, fits_scaled_high_word)
@@ -741,7 +819,8 @@ def is_not_3x3(spec: ConvSpec) -> bool:
 def fits_tap_strips(spec: ConvSpec) -> bool:
     """Require windows so small that a strip has at most 16 pairs of lines, and load offsets fit 12 bits.
 
-    Return whether a kernel can use strips for the layer's window size (TapStrips.fits).
+    Return whether a kernel can compute the layer by strips of a few adjacent rows or columns of the image, whose
+    offsets from the start of the strip fit the load instructions (TapStrips.fits).
     """
     shape = spec.shape.as_few_rows()
     return (fold_row(shape) or choose_tap_strips(shape)) is not None
@@ -750,8 +829,9 @@ def fits_tap_strips(spec: ConvSpec) -> bool:
 def emit_tap_strips(spec: ConvSpec, site: Site) -> Call:
     """Return the call of a kernel that computes a depthwise convolution with any window on strips of adjacent lines.
 
-    Loops: images, blocks of four channels, strips of one or two output lines, channels, one or two points, taps.
-    Weights are stored by channel, point after point of the window.
+    Lines are rows (or columns) of the image. Loops: images, blocks of four channels, strips of one or two output lines,
+    channels, one or two pixels, taps. The weights of a channel are stored column by column of the window (row by row,
+    if lines are columns).
     """
     shape = spec.shape.as_few_rows()
     row, more = fold_row(shape), spec.high_word.shift - 32
@@ -814,9 +894,9 @@ def _words(packed: Array) -> Array:
 def has_rows_of_three(spec: ConvSpec) -> bool:
     """Require 3 x 3 windows, rows of three outputs or more, and results from the high word without a shift.
 
-    Return whether windows are 3×3 with a horizontal stride of 1 or 2, undilated in rows, and output rows have three
-    pixels or more. The high word of accumulator · multiplier must be the result, without a scaling of weights or a
-    shift.
+    Return whether all of these hold: the windows are 3×3; their horizontal stride is 1 or 2, and their horizontal
+    dilation 1; output rows have three pixels or more; and the layer is requantized such that the high word of a 32-bit
+    accumulator times the multiplier is the result, without a further shift.
     """
     shape = spec.shape
     near = shape.dilation_width == 1 and shape.stride_width < 3
@@ -853,9 +933,10 @@ def pack_rows_of_three(weights: Array, bias: Array, multiplier: Array, bits: int
 
 
 def shrink_unused_constants(weights: Array, bias: Array, multiplier: Array) -> tuple[Array, Array]:
-    """Return biases and multipliers in which channels whose weights are all 0 have small values with the same results.
+    """Return biases and multipliers that are small, but give the same results, in channels whose weights are all 0.
 
-    Small biases allow faster requantization (SHORT_SUM).
+    If the biases of all channels are small, accumulators can be requantized by 32-bit products, which is faster
+    (SHORT_SUM).
 
     Args:
         weights: Weights, [channels, ...].
@@ -874,8 +955,8 @@ def shrink_unused_constants(weights: Array, bias: Array, multiplier: Array) -> t
 def emit_rows_of_three(spec: ConvSpec, site: Site) -> Call:
     """Return the call of a kernel that computes a 3×3 depthwise convolution, three pixels of a channel at a time.
 
-    It reads from a ring buffer of padded rows. Loops: images, rows, blocks of three pixels, channels; the nine weights
-    of a channel are loaded once per block.
+    If windows extend beyond x, its rows are copied to a ring buffer with padding. Loops: images, rows, blocks of three
+    pixels, channels; the nine weights of a channel are loaded once per block.
     """
     shape, direct, weights = spec.shape, reads_in_place(spec.shape), spec.weights.reshape(-1, 3, 3)
     bias, multiplier = shrink_unused_constants(weights, spec.folded_bias, spec.multipliers)
@@ -911,8 +992,9 @@ def _lane_shape(spec: ConvSpec) -> ConvShape:
 def has_short_rows(spec: ConvSpec) -> bool:
     """Require at most 9 taps in a row and 121 in all, four channels or more, and no lower limit other than 0.
 
-    Return whether windows have at most 9 taps in a row and 121 in all, the layer has four channels or more, and float
-    results have no limits, or the lower limit 0.
+    Return whether the layer has four channels or more, windows of at most 9 taps in a row and 121 in all, and results
+    that have the lower limit 0 or no limits. A window of one column, of at most 9 taps, on images of one column counts
+    as a row.
     """
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     simple = low == 0 or (math.isinf(low) and math.isinf(high))
@@ -938,7 +1020,8 @@ def blocks_of(channels: int, lanes: int) -> list[slice]:
 def emit_lanes(spec: ConvSpec, site: Site) -> Call:
     """Return the call of a kernel that computes a float depthwise convolution, eight (or four) channels at a time.
 
-    It reads from a ring buffer of padded rows. Weights are packed as [block][bias, taps][lanes].
+    If windows extend beyond x, its rows are copied to a ring buffer with padding. Weights are packed as [block][bias,
+    taps][lanes], where a block is the eight (or four) channels that are computed together.
     """
     shape, (low, high) = _lane_shape(spec), spec.float_limits
     count = 2 * WORD if shape.in_channels >= 2 * WORD else WORD

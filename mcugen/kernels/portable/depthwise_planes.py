@@ -46,10 +46,10 @@ MAX_HELD_WEIGHTS = 9
 
 @dataclass(frozen=True)
 class PlaneStrips(Strips):
-    """A tiling of a depthwise convolution into strips, each of a few adjacent lines of one channel.
+    """A division of a depthwise convolution into strips, each a few adjacent lines of one channel.
 
-    Lines are rows or columns of the image, points are the pixels of a line. In a pass, a kernel computes several
-    adjacent points of one output line from the strip, which is a copy of the input lines in scratch memory.
+    Lines are rows or columns of the image, points are the pixels of a line. A strip is a copy of input lines in scratch
+    memory. A pass is an iteration in which a kernel computes several adjacent outputs of one line from the strip.
 
     Attributes:
         has_few_registers: Whether the CPU has few registers (Thumb-1).
@@ -59,26 +59,33 @@ class PlaneStrips(Strips):
 
     @property
     def points_per_pass(self) -> int:
-        """Return the number of adjacent outputs of a line that the kernel computes together in one pass.
+        """Return the number of adjacent outputs of a line (row or column) that the kernel computes together.
 
-        It is the choice that discards the fewest results at the end of a line.
+        It is 1 if a line has one output; 2 if it has two, or the CPU has few registers; else 3 or 4, whichever is
+        cheaper, as outputs beyond the end of the line are computed and discarded.
         """
         offered = (2,) if self.has_few_registers or self.points.out == 2 else (4, 3)
         return min(offered, key=lambda count: -(-self.points.out // count) * (count + 2)) if self.points.out > 1 else 1
 
     @property
     def passes_per_line(self) -> int:
-        """Return the number of passes that compute one line of y."""
+        """Return the number of passes that compute one line (row or column) of y.
+
+        A pass is an iteration that computes several adjacent outputs of a line together.
+        """
         return -(-self.points.out // self.points_per_pass)
 
     @property
     def is_looped(self) -> bool:
-        """Return whether the kernel has a loop over the points (columns) of a window, instead of unrolled code."""
+        """Return whether the kernel loops over the taps of a line (row or column) of the window (not unrolled)."""
         return self.points_per_pass * self.points.taps > MAX_UNROLLED_PRODUCTS
 
     @property
     def loads_per_pass(self) -> int:
-        """Return the number of elements of one input line that a pass loads."""
+        """Return the number of elements of one input line (row or column) that are loaded in a pass.
+
+        A pass is an iteration that computes several adjacent outputs of a line together.
+        """
         s, d = self.points.stride, self.points.dilation
         if self.is_looped:
             return self.points_per_pass * self.points.taps
@@ -88,7 +95,8 @@ class PlaneStrips(Strips):
     def pitch(self) -> int:
         """Return the distance, in elements, between the beginnings of adjacent lines in the strip buffer.
 
-        It includes elements that only discarded outputs read.
+        The buffer holds copies of input lines (rows or columns) of one channel. The last pass over a line may compute
+        outputs beyond its end, which are discarded; the distance includes the elements that these outputs read.
         """
         p = self.points
         read = (self.passes_per_line * self.points_per_pass - 1) * p.stride + (p.taps - 1) * p.dilation + 1
@@ -96,36 +104,37 @@ class PlaneStrips(Strips):
 
     @property
     def span(self) -> int:
-        """Return the number of input lines from the first to the last line of a window, with dilation."""
+        """Return the number of input lines (rows or columns) from the first to the last one of a window."""
         return (self.lines.taps - 1) * self.lines.dilation + 1
 
     @property
     def strip_lines(self) -> int:
-        """Return the number of input lines that the strip buffer holds.
+        """Return the number of input lines (rows or columns) that the strip buffer holds.
 
-        It is the lines of two windows, so that the kernel rarely moves lines within the buffer.
+        It holds the lines of up to two windows one after the other, so that the kernel rarely moves lines within the
+        buffer.
         """
         return min(2 * self.span, self.lines.extent)
 
     @property
     def lines_per_strip(self) -> int:
-        """Return the number of output lines that are computed from one strip."""
+        """Return the number of output lines (rows or columns) computed from one strip, a copy of input lines."""
         return (self.strip_lines - self.span) // self.lines.stride + 1
 
     @property
     def holds_all_weights(self) -> bool:
-        """Return whether the loops over a window are unrolled, with all weights of a channel in registers."""
+        """Return whether all weights of a channel stay in registers, so that the loops over the window are unrolled."""
         return not self.has_few_registers and self.lines.taps * self.points.taps <= MAX_HELD_WEIGHTS
 
     @property
     def is_three_by_three(self) -> bool:
-        """Return whether windows are 3×3, undilated along a line, and with stride 1 along a line."""
+        """Return whether windows are 3×3, with stride 1 and dilation 1 along a line (row or column) of the image."""
         return (self.lines.taps, self.points.taps, self.points.dilation, self.points.stride) == (3, 3, 1, 1)
 
     def instructions(self) -> float:
-        """Estimate the instructions per channel and image of a layer with this tiling.
+        """Estimate the instructions per channel and image if the layer is computed by these strips.
 
-        Copies of lines to the strip are included.
+        A strip is a copy of a few adjacent rows or columns of the image; the estimate includes the copies.
         """
         copied = self.lines.extent * (20 + 4 * self.points.size)
         products = 2 * self.points_per_pass * self.points.taps
@@ -134,15 +143,17 @@ class PlaneStrips(Strips):
         return 50 + copied + self.lines.out * (20 + self.passes_per_line * block)
 
     def may_overwrite_input(self) -> bool:
-        """Return whether y may occupy the memory of x.
+        """Return whether the output y may occupy the same memory as the input x.
 
-        This is so if no line of y is stored over a line of x that is still to be read.
+        This is so if no line (row or column) of y is stored over a line of x that is still to be read.
         """
         return may_overwrite_input_of(self, 1, self.span, self.lines.stride)
 
 
 def choose_plane_strips(shape: ConvShape, has_few_registers: bool) -> PlaneStrips:
-    """Choose whether lines are rows or columns of the image: return the tiling with fewer instructions.
+    """Choose whether a depthwise layer is computed by strips of rows or of columns of each channel.
+
+    A strip is a copy of a few adjacent rows or columns. The division into strips with fewer instructions is returned.
 
     Args:
         shape: Geometry of the convolution.
@@ -157,7 +168,7 @@ def choose_plane_strips(shape: ConvShape, has_few_registers: bool) -> PlaneStrip
 
 
 class PlaneWindow(Params):
-    """Kernel parameters of the strip buffer, which holds input lines of one channel, and of windows over it.
+    """Kernel parameters of the strip, a buffer with copies of input lines of one channel, and of windows over it.
 
     Lines are rows or columns of the image.
     """
@@ -174,7 +185,8 @@ class PlaneWindow(Params):
 class PlaneOptions(Options):
     """Template options of depthwise kernels that compute several adjacent outputs of one channel per pass.
 
-    Lines are rows or columns of the image; points are the pixels of a line.
+    Lines are rows (or columns) of the image, and points are the pixels of a line. A pass is an iteration that computes
+    `points_per_pass` outputs of a line. The kernel reads a strip, which is a copy of the input lines of one channel.
     """
 
     x_t: Annotated[str, "C type of the input"]
@@ -204,9 +216,10 @@ def input_is_read(spec: ConvSpec) -> bool:
 def emit_planes(spec: ConvSpec, site: Site) -> Call:
     """Return the call of a kernel that computes a depthwise convolution channel by channel, weights in natural order.
 
-    Loops: images, channels, strips of lines, lines, `points_per_pass` points, taps. Outputs of a pass share inputs.
-
-    The strip has words in place of bytes on CPUs that load only words at fixed offsets (Thumb-1).
+    Lines are rows or columns of the image. The kernel copies a few input lines of a channel to a strip in scratch
+    memory. Loops: images, channels, strips, output lines, blocks of adjacent outputs, taps; the outputs of a block
+    share loads of inputs. The strip has 32-bit words in place of bytes on CPUs that load only words at fixed offsets
+    (Thumb-1).
     """
     shape, has_few_registers, more = spec.shape.as_row(), "thumb1" in site.features, spec.high_word.shift - 32
     tiling = choose_plane_strips(shape, has_few_registers)
@@ -270,8 +283,8 @@ def count_plane_instructions(spec: ConvSpec) -> int:
 def plane_variant(spec: ConvSpec) -> str:
     """Return the kernel's variant in the cost table; variants differ in the C code that compilers generate.
 
-    It is "held" if all weights of a window of several lines stay in registers, "line" if the window is one line whose
-    weights do, and "looped" if not all weights stay in registers.
+    The variant is "looped" if not all weights of a channel stay in registers. If all do, it is "line" for a window of
+    one line (row or column of the image), and "held" for a window of several lines.
     """
     tiling = choose_plane_strips(spec.shape.as_row(), has_few_registers=False)
     if not tiling.holds_all_weights:
@@ -280,7 +293,7 @@ def plane_variant(spec: ConvSpec) -> str:
 
 
 class LineWalk(Params):
-    """Kernel parameters of a depthwise convolution along rows of pixels: sizes, strides, dilation and padding."""
+    """Kernel parameters of a depthwise convolution whose window is a row of three taps: sizes, strides and padding."""
 
     rows: Annotated[int, "rows of x and y, of all images"]
     channels: Annotated[int, "channels"]
@@ -293,7 +306,10 @@ class LineWalk(Params):
 
 
 class LineOptions(Options):
-    """Template options of depthwise kernels for rows of three taps: types of weights and results, shifts and clamp."""
+    """Template options of depthwise kernels whose window is a row of three taps: C types, shifts and clamp.
+
+    Results are the high words of 64-bit products of accumulators and multipliers, perhaps shifted right.
+    """
 
     w_t: Annotated[str, "C type of the weights"]
     y_t: Annotated[str, "C type of the output"]
@@ -305,8 +321,9 @@ class LineOptions(Options):
 def is_row_of_three(spec: ConvSpec) -> bool:
     """Require a row of three taps with stride 1, int8 results, and rows of at least twice the dilation.
 
-    Return whether the window is a row of three taps with stride 1, and results are int8. Rows of x and y must have at
-    least twice as many pixels as the dilation, and the padding before a row must be 0, 1 or 2 times the dilation.
+    Return whether the window is a row of three taps with stride 1, results are int8, rows of x and y have at least
+    twice as many pixels as the dilation, and the padding before a row is 0, 1 or 2 times the dilation. Images of one
+    column count as rows.
     """
     shape = spec.shape.as_row()
     is_row = (
@@ -322,8 +339,8 @@ def is_row_of_three(spec: ConvSpec) -> bool:
 def emit_line(spec: ConvSpec, site: Site) -> Call:
     """Return the call of a kernel that computes a depthwise convolution with rows of three taps, channel by channel.
 
-    Loops: rows, pixels modulo the dilation, channels, pixels; a window of three inputs slides through registers. A row
-    may be overwritten by its results.
+    Loops: rows, pixels modulo the dilation, channels, pixels; the three inputs of a window slide through registers. If
+    the rows of x and y have the same length, y may be x: the kernel reads inputs before it overwrites them.
     """
     shape, more = spec.shape.as_row(), spec.high_word.shift - 32
     operands = {
@@ -355,9 +372,10 @@ def emit_line(spec: ConvSpec, site: Site) -> Call:
 
 
 def count_sequences(spec: ConvSpec) -> int:
-    """Count the sequences of pixels that are `dilation` apart, of all rows and channels: a term of the cost model.
+    """Count the sequences of pixels that a depthwise kernel with a row of three taps computes, for the cost model.
 
-    Each sequence has a fixed cost.
+    With dilation d, a row of a channel is computed as d sequences of pixels that are d apart. The cost model multiplies
+    the count by a measured fixed cost per sequence.
     """
     shape = spec.shape.as_row()
     return shape.batch * shape.in_height * shape.in_channels * shape.dilation_width

@@ -67,7 +67,7 @@ class FilterPlanes(Params):
 
 
 class FilterStrides(ByAxis):
-    """Kernel parameters of a direct convolution with the strides of a filter along its axes."""
+    """Kernel parameters of a direct convolution: strides of a filter along its spatial axes, one for each axis."""
 
     w_stride: Annotated[Mapping[str, int], "weights from one index along the axis to the next"]
 
@@ -122,7 +122,7 @@ class Arithmetic:
 
     @staticmethod
     def of_reals(dtype: DType, clamp: Range | None) -> Arithmetic:
-        """Return the arithmetic of floats: sums have the type of the elements.
+        """Return the number format of a direct convolution of floats: sums have the type of the elements.
 
         Args:
             dtype: Element type.
@@ -132,12 +132,16 @@ class Arithmetic:
 
     @staticmethod
     def of_codes(spec: WeightedSpec) -> Arithmetic:
-        """Return the arithmetic of a layer of quantized values, whose accumulators are requantized."""
+        """Return the number format of a direct convolution of quantized values, whose accumulators are requantized.
+
+        Args:
+            spec: The layer.
+        """
         return Arithmetic(spec.acc.c, CodeStore.of(spec), spec.high_word.shift)
 
     @staticmethod
     def of_integers(zeros: int) -> Arithmetic:
-        """Return the arithmetic of plain integers, whose 32-bit sums wrap around.
+        """Return the number format of a direct convolution of plain integers, whose 32-bit sums wrap around.
 
         Args:
             zeros: Number of zero points of the weights: 1, or one for each output channel.
@@ -194,7 +198,10 @@ def direct_call(
 
 
 class DenseDirectOptions(Options):
-    """Template options of a fully connected layer whose weights are not constant: bias, channels, int8 weights."""
+    """Template options of a fully connected layer whose weights are not constant: computed, or trained on the device.
+
+    Int8 weights (`codes`) have a scale for each output channel, by which sums are multiplied.
+    """
 
     bias: Annotated[bool, "whether sums begin with a bias"]
     has_tail_channels: Annotated[bool, "whether the number of channels is not a multiple of four"]
@@ -224,7 +231,7 @@ def dense_call(operands: Mapping[str, Buffer], rows: int, depth: int, channels: 
     """Return the kernel call of a fully connected layer whose weights are not constant (kernel dense_direct).
 
     Args:
-        operands: Buffers by role; with a `scale`, weights are int8.
+        operands: Buffers by role: x, w, y and perhaps bias; also `scale` if weights are int8.
         rows: Rows of x and y.
         depth: Elements of a row of x.
         channels: Elements of a row of y.
@@ -255,7 +262,11 @@ class OutputStrides(ByAxis):
 
 
 class SpreadOptions(Options):
-    """Template options of a transposed convolution in any number of axes: types, bias, clamp, and Col2Im."""
+    """Template options of a transposed convolution in any number of axes, or of the ONNX operator Col2Im.
+
+    Col2Im (`columns`) adds up blocks that overlap in y, as a transposed convolution does with the products of each
+    input element and all taps. Its input holds these products, so that there are no weights.
+    """
 
     x_t: Annotated[str, "C type of the input"]
     w_t: Annotated[str, "C type of the weights"]
@@ -289,13 +300,14 @@ def spread_call(
     channels: ChannelGroups,
     clamp: Range | None = None,
 ) -> Call:
-    """Return the kernel call of a transposed convolution in any number of dimensions, or of Col2Im.
+    """Return the kernel call of a transposed convolution in any number of dimensions, or of the ONNX operator Col2Im.
 
     Args:
-        operands: Buffers by role; without weights, x holds the products of each tap (Col2Im).
+        operands: Buffers by role: x, w, y and perhaps bias. Without w, x holds the products of its elements and the
+            taps, which are only added up (Col2Im).
         window: Strides, dilations and padding.
         spaces: Spatial sizes of x, y and the kernel.
-        channels: Images and groups of channels.
+        channels: Number of images, and groups of channels.
         clamp: Range that float results are clamped to; None without a clamp.
     """
     dtype, (space, out, kernel) = operands["y"].dtype, spaces

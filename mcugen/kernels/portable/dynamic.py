@@ -41,9 +41,10 @@ NONZERO = Kernel(
 
 
 class CompressParams(Params):
-    """Kernel parameters of Compress: sizes of x around the axis whose entries are selected.
+    """Kernel parameters of the ONNX operator Compress: sizes of x around the axis whose entries are selected.
 
-    The condition may cover only the first entries of the axis.
+    An entry is all elements at one index of the axis, within a block: the part of x at one index of each axis before.
+    The condition may have fewer elements than the axis has entries.
     """
 
     outer_size: Annotated[int, "product of the sizes of the axes before the axis"]
@@ -69,7 +70,10 @@ COMPRESS = Kernel(
 
 
 class UniqueOptions(Options):
-    """Template options of Unique: type and order of the entries, and which results the node has."""
+    """Template options of the ONNX operator Unique: type and order of the entries, and which results the node has.
+
+    Entries are elements, or slices of an axis. `roles` holds the names of the results: y, indices, inverse and counts.
+    """
 
     t: Annotated[str, "C type of the elements"]
     is_real: Annotated[bool, "whether elements may be NaN"]

@@ -33,13 +33,14 @@ SHORT_LOOP_UNROLL = 4
 
 
 class Scalars:
-    """Collector of the constants of elementwise expressions, which turns them into kernel parameters.
+    """Callable that turns the constants of elementwise expressions into kernel parameters, and collects these.
 
-    It is called with each constant, and returns the C variable that stands for it in the expression.
+    A call with a constant adds a parameter k0, k1, … with this value, and returns the C variable that stands for the
+    constant in the expression. Layers that differ only in constants then share one C function.
 
     Attributes:
-        params: The parameters, by name.
-        features: CPU features and tuning flags.
+        params: The collected parameters, by name.
+        features: CPU features, and tuning flags (names that select variants of kernels).
     """
 
     def __init__(self, features: frozenset[str] = frozenset()) -> None:
@@ -56,9 +57,10 @@ class Scalars:
         return Parameter(name, value, param_dtype(value))
 
     def locals_of(self, expressions: Sequence[Expression]) -> list[LoadedParameter]:
-        """Return the parameters that these expressions use, as declarations of local variables.
+        """Return the collected parameters that some expressions use, as declarations of local variables of a loop.
 
-        Parameters are copied to local variables because a C compiler must assume that stores through `y` change them.
+        A kernel copies these parameters to local variables, because a C compiler must assume that stores to `y` change
+        the parameters.
 
         Args:
             expressions: The expressions of a loop body.
@@ -68,7 +70,11 @@ class Scalars:
 
 
 class ReusedScalars(Scalars):
-    """A collector of constants that shares the parameters of another one: equal values use the same variable."""
+    """Callable that turns the constants of expressions into kernel parameters, and reuses those of another Scalars.
+
+    A constant that equals an existing parameter gets the C variable of that parameter; other constants add one. The
+    vectorized form of a loop thus shares the parameters of the plain form.
+    """
 
     def __init__(self, scalars: Scalars) -> None:
         super().__init__(scalars.features)
@@ -83,7 +89,11 @@ class ReusedScalars(Scalars):
 
 
 class Literals(Scalars):
-    """A collector of constants that turns integers into C literals instead of kernel parameters."""
+    """Callable that turns the int32 constants of elementwise expressions into C literals.
+
+    It is for loops with many constants, which would not stay in registers as parameters. Other numbers still become
+    kernel parameters.
+    """
 
     def __call__(self, value: Param) -> Parameter:
         """Return a C literal if the value is an int32, else a variable."""
@@ -145,7 +155,11 @@ class LoopParams(Params):
 
 
 class LoopOptions(Options):
-    """Template options with the C text of an elementwise loop: loads, expressions and stores."""
+    """Template options with the C text of an elementwise loop, which computes one or several operators per element.
+
+    `lines` compute one element in plain C, `vectors` compute four elements with Helium. `scalars` and `vector_scalars`
+    are the kernel parameters that they use, each copied to a local variable.
+    """
 
     steps: Annotated[str, "names of the operators, for the comment"]
     rank: Annotated[int, "loops"]

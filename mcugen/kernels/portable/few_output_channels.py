@@ -36,13 +36,13 @@ from mcugen.numerics.sums import folded_bias
 class Phase:
     """The outputs of one channel at one position of y modulo the strides of a transposed convolution.
 
-    A phase is an ordinary convolution with a part of the kernel. An ordinary convolution has one phase per output
-    channel; a transposed convolution has one per output channel and position modulo the strides. A step of a kernel
-    computes one output of every phase.
+    A transposed convolution is the sum of phases, each an ordinary convolution with a part of the kernel: one phase per
+    output channel and position modulo the strides. An ordinary convolution has one phase per output channel. A kernel
+    advances through x in steps, and computes one output of every phase in each step.
 
     Attributes:
-        top: First row of x of a window, relative to the row of x at which the step is.
-        left: First pixel of x of a window, relative to the pixel of x at which the step is.
+        top: First row of x under a window, relative to the row of x of the step.
+        left: First pixel of x under a window, relative to the pixel of x of the step.
         weights: Weights of the phase, [rows, columns, channels of x].
         channel: Index of the output channel that the phase computes.
     """
@@ -57,8 +57,10 @@ class Phase:
 class WindowPlan:
     """The plan by which a kernel for few output channels computes a layer: which windows it reads, and where.
 
-    Windows are read in x, or in a ring buffer of padded rows. In each step, at one position of x, a kernel computes one
-    output of every phase (Phase).
+    A transposed convolution is divided into phases, one for each output channel and position modulo the strides; each
+    is an ordinary convolution. An ordinary convolution has one phase for each output channel. In a step, at one
+    position of x, a kernel computes one output of every phase. Windows are read in x, or in a ring buffer of padded
+    rows.
 
     Attributes:
         spec: The layer that is planned.
@@ -79,7 +81,7 @@ class WindowPlan:
 
     @staticmethod
     def of(spec: ConvSpec, is_dsp: bool) -> WindowPlan:
-        """Return the plan of a convolution or transposed convolution.
+        """Return the plan by which a layer with few output channels is computed: which windows are read, and where.
 
         Args:
             spec: The layer.
@@ -102,23 +104,39 @@ class WindowPlan:
 
     @property
     def shape(self) -> ConvShape:
-        """Return the geometry of the layer as the kernel sees it: all pixels of a pointwise convolution are one row."""
+        """Return the geometry of the layer as the kernel computes it.
+
+        In a convolution whose outputs depend on one pixel each, all pixels are seen as one row; other geometries are
+        unchanged.
+        """
         return self.spec.shape if isinstance(self.spec, TransposedSpec) else dsp_conv.flatten_pixels(self.spec.shape)
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Return the number of steps along the rows and along the columns of y; the last step may exceed y."""
+        """Return the number of steps of the kernel along the height and along the width of y.
+
+        A step computes one pixel of y, or, in a transposed convolution, as many rows and pixels as the strides; the
+        last step may exceed y.
+        """
         (rows, columns), shape = self.places, self.shape
         return -(-shape.out_height // rows), -(-shape.out_width // columns)
 
     @cached_property
     def first(self) -> tuple[int, int]:
-        """Return the row and the pixel of x at which the windows of the first step begin; negative in the padding."""
+        """Return the row and the pixel of x at which the windows of the first step begin; negative in the padding.
+
+        In a step, at one position of x, the kernel computes one output of each output channel (of a transposed
+        convolution, also of each position modulo the strides).
+        """
         return min(phase.top for phase in self.phases), min(phase.left for phase in self.phases)
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return how many rows and pixels of x the windows of one step cover together."""
+        """Return how many rows and pixels of x the windows of one step cover together.
+
+        In a step, at one position of x, the kernel computes one output of each output channel (of a transposed
+        convolution, also of each position modulo the strides).
+        """
         top, left = self.first
         rows = max(p.top - top + (p.weights.shape[0] - 1) * self.dilation + 1 for p in self.phases)
         return rows, max(p.left - left + p.weights.shape[1] for p in self.phases)
@@ -137,14 +155,18 @@ class WindowPlan:
 
     @property
     def unit(self) -> int:
-        """Return the number of int8 elements that the kernel loads together: 8 or 4."""
+        """Return the number of int8 elements that the kernel loads at once: 8 or 4.
+
+        It is 8 if x has a multiple of 8 channels.
+        """
         return 8 if self.shape.in_channels % 8 == 0 else 4
 
     @property
     def iteration_size(self) -> int:
-        """Return the number of elements of a window that an inner loop iteration reads.
+        """Return the number of elements of a window that an iteration of the kernel's inner loop reads: 4, 8 or 16.
 
-        It is 2 · `unit` with the DSP extension if every window row has an even number of units, else `unit`.
+        It is the number that is loaded at once (`unit`), or, with the DSP extension, twice this number if that divides
+        the row of every window.
         """
         doubled = all(phase.weights[0].size % (2 * self.unit) == 0 for phase in self.phases)
         return self.unit * (2 if doubled and self.is_dsp else 1)
@@ -165,7 +187,10 @@ class WindowPlan:
 
     @property
     def num_iterations(self) -> int:
-        """Return the number of inner loop iterations per inference, for all images, steps and phases."""
+        """Return the number of inner loop iterations per inference, for the cost model.
+
+        An iteration multiplies `iteration_size` elements of two adjacent windows with weights.
+        """
         images, (rows, columns) = self.shape.batch, self.steps
         return (
             images * rows * -(-columns // 2) * sum(phase.weights.size for phase in self.phases) // self.iteration_size
@@ -173,10 +198,7 @@ class WindowPlan:
 
     @property
     def traversal(self) -> Traversal:
-        """Return the order in which the kernel reads x and writes y; the allowed overlap in memory follows from it.
-
-        Input rows are copied before the results that they contribute to are written, or are read again for each output.
-        """
+        """Return the order in which the kernel reads x and writes y, which tells how far y may overlap x in memory."""
         if isinstance(self.spec, TransposedSpec):
             return self.spec.traversal(self.spec.windows, not self.is_padded)
         if self.is_padded:
@@ -194,14 +216,16 @@ class WindowPlan:
         return windows(self.shape, np.concatenate([row[in_turn(self.shape.out_width, 2)] for row in pixels]))
 
     def table(self, multipliers: Array) -> Array:
-        """Return the table of phases that the kernel reads.
+        """Return the kernel's table of phases, in which each phase has a row of seven numbers.
+
+        A phase is an output channel; in a transposed convolution, an output channel at one position modulo the strides.
 
         Args:
             multipliers: The requantization multipliers, by channel.
 
         Returns:
-            int64 [phases, 7]: first row and first element of a window, rows of a window, iterations per window row,
-            index of the first weight, bias, multiplier.
+            int64 [phases, 7]: first row and first element of a window, relative to those of the first window of all
+            phases; rows of a window; inner loop iterations per window row; index of the first weight; bias; multiplier.
         """
         spec, (top, left), start, entries = self.spec, self.first, 0, []
         for phase in self.phases:
@@ -215,7 +239,7 @@ class WindowPlan:
         return np.array(entries, np.int64)
 
     def params(self) -> SingleRows:
-        """Return the parameters that all kernels for few output channels have."""
+        """Return the sizes and steps of the plan as parameters, which all kernels for few output channels have."""
         shape, (top, left) = self.shape, self.first
         return SingleRows(
             batch=shape.batch,
@@ -261,7 +285,11 @@ def _extent(met: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 class SingleRows(Params):
-    """Kernel parameters of kernels for few output channels: sizes of x and y, steps, and where rows are read."""
+    """Kernel parameters of convolutions with one to three output channels: sizes of x and y, and where rows are read.
+
+    The kernel advances through x in steps. In a step, it computes one pixel of y, or, in a transposed convolution, as
+    many rows and pixels of y as the strides. If windows extend beyond x, rows are read from a ring buffer with padding.
+    """
 
     batch: Annotated[int, "images"]
     in_height: Annotated[int, "rows of x"]
@@ -284,13 +312,16 @@ class SingleRows(Params):
 
 
 class OffsetCodeLimits(CodeLimits):
-    """Kernel parameters of requantization in plain C: limits of quantized results, zero point and rounding term."""
+    """Kernel parameters that requantize in plain C: limits of quantized results, and an offset.
+
+    The offset is the zero point of y and the rounding term.
+    """
 
     requantize_offset: Annotated[Wide, "zero point of y plus one half, at the scale of products before the right shift"]
 
 
 class SingleOptions(Options):
-    """Template options of kernels for few output channels: how the elements of windows are loaded."""
+    """Template options of kernels of convolutions with one to three output channels: how windows are loaded."""
 
     single_run: Annotated[bool, "whether a window is one run of adjacent elements"]
     unroll: Annotated[int, "elements of an inner loop iteration"]
@@ -338,7 +369,8 @@ def has_whole_words(spec: ConvSpec) -> bool:
 def has_adjacent_taps(spec: ConvSpec) -> bool:
     """Require window rows of adjacent pixels.
 
-    Return whether the taps of a window row are adjacent pixels of x: there is no horizontal dilation.
+    Return whether the taps in a row of the window are adjacent pixels of x: the window has no horizontal dilation, or
+    is one pixel wide, or the layer is a transposed convolution.
     """
     return isinstance(spec, TransposedSpec) or spec.shape.dilation_width == 1 or spec.shape.kernel_width == 1
 
@@ -357,7 +389,8 @@ def has_32_bit_sums(spec: ConvSpec) -> bool:
 def emit(spec: ConvSpec, site: Site) -> Call:
     """Return the kernel call of a convolution or transposed convolution with one to three output channels.
 
-    Weights are packed phase by phase (Phase), as int8 in natural order, or widened to 16 bits for the DSP extension.
+    Weights are stored for one output channel after the other (of a transposed convolution, also for one output position
+    modulo the strides after the other). They are int8, or widened to 16 bits for the DSP extension.
     """
     form = site.kernel.options[0]
     plan = WindowPlan.of(spec, form is dsp_conv.StreamOptions)
@@ -397,7 +430,7 @@ def emit(spec: ConvSpec, site: Site) -> Call:
 
 
 def num_iterations(spec: ConvSpec) -> int:
-    """Count the inner loop iterations per inference of the plain C kernel, a term of the cost model."""
+    """Count the inner loop iterations per inference of the plain C kernel for few output channels (cost model)."""
     plan = WindowPlan.of(spec, is_dsp=False)
     return plan.num_iterations
 

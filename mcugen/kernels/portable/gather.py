@@ -22,7 +22,7 @@ class GatherParams(Params):
 
 
 class IndexedAxes(ByAxis):
-    """Kernel parameters of Gather and GatherND: the axes along which an index selects, one set for each axis."""
+    """Kernel parameters of Gather and GatherND: stride and size of each axis of x along which an index selects."""
 
     stride: Annotated[Mapping[str, int], "elements from entry to entry of this axis"]
     depth: Annotated[Mapping[str, int], "entries of this axis"]
@@ -35,7 +35,11 @@ class GatherRun(Params):
 
 
 class GatherOptions(Options):
-    """Template options of Gather and GatherND: element type, indices and contiguous runs."""
+    """Template options of Gather and GatherND: element type, indices, and whether an index selects one element.
+
+    y[o][j] = x[o][index[o][j]], where block o is the part of x at one index of all axes before the indexed ones, and
+    each entry is an element, or several adjacent elements. With `shared`, index[j] is used for all blocks.
+    """
 
     t: Annotated[str, "C type of the elements"]
     index_t: Annotated[str, "C type of the indices"]
@@ -71,7 +75,10 @@ GATHER_ELEMENTS = Kernel(
 
 
 class ReverseParams(Params):
-    """Kernel parameters of ReverseSequence: sizes and strides of the time and batch axes, and the run behind them."""
+    """Kernel parameters of ReverseSequence: sizes and strides of the axis to reverse, and of the axis of sequences.
+
+    An entry is the adjacent elements of x at one index of both axes.
+    """
 
     axis_size: Annotated[int, "entries along the axis that is reversed"]
     batch: Annotated[int, "sequences"]
@@ -90,13 +97,13 @@ REVERSE_SEQUENCE = Kernel(
 
 
 class SliceCount(Params):
-    """Kernel parameter of a slice at run-time positions: the number of axes that are sliced."""
+    """Kernel parameter of a slice at run-time positions: the number of axes for which a start and a step are given."""
 
     count: Annotated[int, "axes whose starts and steps are given"]
 
 
 class SlicedAxes(ByAxis):
-    """Kernel parameters of a slice at run-time positions: sizes and stride of each axis."""
+    """Kernel parameters of a slice at run-time positions: for each axis, its size and stride in x, and size in y."""
 
     size: Annotated[Mapping[str, int], "entries of this axis of x"]
     stride: Annotated[Mapping[str, int], "elements of x from entry to entry"]

@@ -11,7 +11,10 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 class DescentOptions(Options):
-    """Template option of a gradient descent step: whether weights are int8 (rounded stochastically) or float32."""
+    """Template option of a gradient descent step: whether weights are int8 or float32.
+
+    Int8 weights are rounded stochastically: a pseudo-random fraction (dither) is added before the fraction is dropped.
+    """
 
     codes: Annotated[bool, "whether weights are int8, rounded with a dither"]
 
@@ -35,7 +38,10 @@ DESCEND = Kernel(
 
 
 class CodedStep(Params):
-    """Kernel parameter of a gradient descent step in integers: the zero point of the quantized inputs."""
+    """Kernel parameter of a gradient descent step in integers: the zero point of b, the layer's quantized inputs.
+
+    The step subtracts the scaled products of errors (a) and inputs (b) from int8 weights.
+    """
 
     b_zero_point: Annotated[int, "zero point of b"]
 
@@ -57,7 +63,11 @@ DESCEND_CODES = Kernel(
 
 
 class ProductLoops(Options):
-    """Template options of products with trainable int8 weights: how the rows of x are computed, four at a time."""
+    """Template options of products of floats and int8 weights that are trained on the device.
+
+    The kernel computes four rows of x at a time, then the remaining rows singly; the options say which of the two
+    occur.
+    """
 
     has_row_blocks: Annotated[bool, "whether x has four rows or more"]
     has_tail_rows: Annotated[bool, "whether the number of rows is not a multiple of four"]

@@ -57,7 +57,7 @@ class Factor(Params):
 class ProductStore(Params):
     """Kernel parameters that requantize the accumulators of a matrix product.
 
-    Only the zero points are set if the accumulators are the result.
+    If the output is the accumulators themselves, only the zero points are set.
     """
 
     a_zero_point: Annotated[Trained | None, "zero point of a; 0 for int16"] = None
@@ -75,13 +75,16 @@ class ScaledOptions(Options):
 
 
 class ElementOptions(Options):
-    """Template option of matrix products whose elements are computed one by one: the C type of the elements."""
+    """Template option of matrix products whose elements are computed one by one: the C type of the elements of y."""
 
     y_t: Annotated[str, "C type of the elements"]
 
 
 class BlockOptions(Options):
-    """Template option of float matrix products that are computed in blocks of y: whether a has a single row."""
+    """Template option of float matrix products y = a · b that are computed by blocks of y: whether a has a single row.
+
+    A block has four rows and eight columns of y; one row if a has a single row.
+    """
 
     single_row: Annotated[bool, "whether a has one row"]
 
@@ -100,9 +103,10 @@ class ProductOptions(Options):
 
 
 class ColumnStrips(Params):
-    """Kernel parameters of the DSP matrix product: requantization, and strips of columns of b that are packed.
+    """Kernel parameters of the matrix product a · b for the DSP extension: requantization, and strips of b.
 
-    Each strip is multiplied with all rows of a.
+    A strip is as many columns of b as fit a scratch buffer, in which they are packed; it is multiplied with all rows of
+    a.
     """
 
     a_zero_point: Annotated[Trained, "zero point of a"]
@@ -114,9 +118,9 @@ class ColumnStrips(Params):
 
 
 def matmul_call(spec: MatMulSpec, site: Site) -> Call:
-    """Return the kernel call of a matrix product, for kernels that compute y without packing strips of many columns.
+    """Return the kernel call of a matrix product a · b, for kernels that need no packed copy of many columns of b.
 
-    Parameters, template options and scratch memory are those that the kernel declares.
+    The call has the parameters, template options and scratch buffers that the site's kernel declares.
 
     Args:
         spec: The matrix product.
@@ -154,8 +158,8 @@ MAX_STRIP_BYTES = 2304
 def fits_upper_word(spec: MatMulSpec) -> bool:
     """Require int8 operands and result, and results from the high word of a 64-bit product.
 
-    Return whether a, b and y are quantized int8, accumulators fit 32 bits, and the high word of accumulator ·
-    multiplier is the result.
+    Return whether a, b and y are quantized int8, accumulators fit 32 bits, and the high word of the 64-bit product of
+    accumulator and multiplier is the result, without a further shift.
     """
     return _is_int8(spec) and spec.requantizer.for_high_word().shift == 32
 
@@ -167,12 +171,11 @@ def _is_int8(spec: MatMulSpec) -> bool:
 
 
 def emit_strips(spec: MatMulSpec, site: Site) -> Call:
-    """Return the call of a matrix product for the DSP extension, two rows by two columns per step of four elements.
+    """Return the call of a matrix product a · b for the DSP extension, which computes 2 rows by 2 columns at a time.
 
-    Loops: batch, strips of columns of b, pairs of rows of a, pairs of columns, steps (unrolled 16 times).
-
-    A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution; two rows of a are
-    widened.
+    Loops: batch, strips of columns of b, pairs of rows of a, pairs of columns, steps of four elements (unrolled 16
+    times). A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution; two rows
+    of a are widened to 16 bits.
     """
     steps, requantize = -(-spec.depth // GROUP), spec.requantizer.for_high_word()
     pair = 4 * steps + 4
@@ -199,7 +202,11 @@ def emit_strips(spec: MatMulSpec, site: Site) -> Call:
 
 
 class PlainStrips(Params):
-    """Kernel parameters of matrix products that pack strips of columns of b as 8-bit elements."""
+    """Kernel parameters of matrix products a · b for Helium and Thumb-1: requantization, and division of b into strips.
+
+    A strip is as many columns of b as fit a scratch buffer, in which they are packed as 8-bit elements; it is
+    multiplied with all rows of a.
+    """
 
     a_zero_point: Annotated[Trained, "zero point of a"]
     b_zero_point: Annotated[Trained, "zero point of b"]
@@ -208,7 +215,7 @@ class PlainStrips(Params):
 
     @staticmethod
     def of(spec: MatMulSpec, width: int) -> PlainStrips:
-        """Return the parameters of a matrix product for strips of `width` columns of b."""
+        """Return the parameters of a matrix product a · b that packs `width` columns of b at a time (a strip)."""
         zeros = spec.a.q.zero_point, spec.b.q.zero_point
         multiplier = int(spec.requantizer.multiplier[0])
         return PlainStrips(a_zero_point=zeros[0], b_zero_point=zeros[1], multiplier=multiplier, strip_columns=width)
@@ -217,8 +224,8 @@ class PlainStrips(Params):
 def fits_vectors(spec: MatMulSpec) -> bool:
     """Require int8 operands and result, accumulators of 32 bits, and at most 16384 columns.
 
-    Return whether a, b and y are quantized int8 and b has at most 16384 columns. Accumulators must fit 32 bits, also
-    after the left shift that lets a right shift of 31 bits follow.
+    Return whether a, b and y are quantized int8, b has at most 16384 columns, and accumulators fit 32 bits, also after
+    a left shift by 31 bits less the right shift of the requantization, as the kernel always shifts right by 31 bits.
     """
     if not _is_int8(spec) or spec.columns > MAX_OUT_CHANNELS:
         return False
@@ -227,12 +234,11 @@ def fits_vectors(spec: MatMulSpec) -> bool:
 
 
 def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
-    """Return the call of a matrix product for Helium, which computes two rows by four columns at a time.
+    """Return the call of a matrix product a · b for Helium, which computes two rows by four columns at a time.
 
-    Loops: matrices of the batch, strips of columns of b, pairs of rows of a, four columns, vectors of 16 elements.
-
-    A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution for Helium. The
-    kernel also computes the sums of rows of a, which correct for the zero point of b.
+    Loops: matrices of the batch, strips of columns of b, pairs of rows of a, four columns, vectors of 16 elements. A
+    strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a convolution for Helium. The
+    kernel also computes the sums of rows of a, to subtract the products with the zero point of b.
     """
     depth, left = -(-spec.depth // VECTOR) * VECTOR, 31 - spec.requantizer.shift
     width = _width(spec.columns, max(MAX_STRIP_BYTES // (CHANNELS_PER_BLOCK * (depth + 8)), 1), CHANNELS_PER_BLOCK)
@@ -271,9 +277,9 @@ def emit_vectors(spec: MatMulSpec, site: Site) -> Call:
 
 
 def count_vector_steps(spec: MatMulSpec) -> int:
-    """Count the inner-loop steps per inference of the Helium kernel, a term of the cost model.
+    """Count the inner-loop steps per inference of the matrix product a · b for Helium (cost model).
 
-    A step multiplies 16 elements of two rows of a with four columns of b.
+    A step multiplies 16 elements of each of two rows of a with those of four columns of b.
     """
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // CHANNELS_PER_BLOCK) * -(-spec.depth // VECTOR)
 
@@ -285,8 +291,8 @@ COLUMNS_PER_PASS = 6
 def fits_32_bit_products(spec: MatMulSpec) -> bool:
     """Require int8 operands and result, and a requantization that products of 32 bits can compute.
 
-    Return whether a, b and y are quantized int8, accumulators fit 32 bits, and they can be requantized by 32-bit
-    products with pieces of the multiplier, as Thumb-1 has no wider products.
+    Return whether a, b and y are quantized int8, accumulators fit 32 bits, and the multiplier can be split into pieces
+    whose products with accumulators fit 32 bits, since Thumb-1 has no multiplication with a 64-bit result.
     """
     return _is_int8(spec) and choose_piece_bits(spec.requantizer, _largest_sum(spec), spec.y.dtype.limits[0]) > 0
 
@@ -296,12 +302,11 @@ def _largest_sum(spec: MatMulSpec) -> int:
 
 
 def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
-    """Return the call of a matrix product for Thumb-1, which computes one row by six columns at a time.
+    """Return the call of a matrix product a · b for Thumb-1, which computes one row by six columns at a time.
 
-    Loops: matrices of the batch, strips of columns of b, rows of a, six columns, elements.
-
-    A strip is as many columns of b as fit MAX_STRIP_BYTES, packed like the weights of a dense layer. The kernel also
-    computes the sums of rows of a, which correct for the offset that is added to packed columns.
+    Loops: matrices of the batch, strips of columns of b, rows of a, six columns, elements. A strip is as many columns
+    of b as fit MAX_STRIP_BYTES, packed like the weights of a dense layer: as unsigned bytes, to which an offset is
+    added. The kernel also computes the sums of rows of a, to subtract the products with the offset.
     """
     width = _width(spec.columns, max(MAX_STRIP_BYTES // (COLUMNS_PER_PASS * (spec.depth + 8)), 1), COLUMNS_PER_PASS)
     operands = {
@@ -319,9 +324,10 @@ def emit_sixes(spec: MatMulSpec, site: Site) -> Call:
 
 
 def count_thumb1_instructions(spec: MatMulSpec) -> int:
-    """Estimate the instructions per inference of the Thumb-1 kernel, for the cost model.
+    """Estimate the instructions per inference of the matrix product for Thumb-1, for the cost model.
 
-    They are 81 per four elements of a row of a, and 240 besides, for each row and six columns.
+    For each row of a and six columns of b, there are 81 instructions per four elements of the row, and 240 further
+    ones.
     """
     return spec.batch * spec.rows * -(-spec.columns // COLUMNS_PER_PASS) * (81 * spec.depth // 4 + 240)
 
@@ -337,9 +343,9 @@ def _matrices(spec: MatMulSpec) -> Matrices:
 
 
 def count_dsp_steps(spec: MatMulSpec) -> int:
-    """Count the inner-loop steps per inference of the DSP kernel, a term of the cost model.
+    """Count the inner-loop steps per inference of the matrix product a · b for the DSP extension (cost model).
 
-    A step multiplies four elements of two rows of a with two columns of b.
+    A step multiplies four elements of each of two rows of a with those of two columns of b.
     """
     return spec.batch * -(-spec.rows // 2) * -(-spec.columns // 2) * -(-spec.depth // GROUP)
 
@@ -406,7 +412,10 @@ def _of_codes(name: str, condition: Callable[[HasSignature], bool]) -> Kernel:
 
 
 def count_tail_products(spec: MatMulSpec) -> int:
-    """Count the products per inference beyond whole groups of four along the depth, a term of the cost model."""
+    """Count the products per inference that do not belong to a whole group of four, for the cost model.
+
+    The kernel adds up the products of a sum in groups of four; depth % 4 products of each sum remain.
+    """
     return spec.batch * spec.rows * spec.columns * (spec.depth % GROUP)
 
 

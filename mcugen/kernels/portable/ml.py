@@ -23,7 +23,10 @@ classifier (float[2, 2] x) => (int64[2] label, float[2, 3] scores) {
 
 
 class RbfParams(Params):
-    """Kernel parameters of the radial basis function exp(-gamma d²) of support vector machines."""
+    """Kernel parameters of the radial basis function exp(-gamma d²) of a support vector machine.
+
+    d is the distance of a row of x from a support vector.
+    """
 
     rows: Annotated[int, "rows of x"]
     vectors: Annotated[int, "support vectors"]
@@ -46,7 +49,10 @@ RBF = Kernel(
 
 
 class DuelsParams(Params):
-    """Kernel parameters of a support vector classifier that decides between each pair of classes: its sizes."""
+    """Kernel parameters of a support vector classifier that decides between each pair of classes: its sizes.
+
+    k has a row for each sample, with the kernel function's value for each support vector.
+    """
 
     rows: Annotated[int, "rows of k"]
     classes: Annotated[int, "classes"]
@@ -70,7 +76,10 @@ SVM_DUELS = Kernel(
 
 
 class ClassPairs(Params):
-    """Kernel parameters with the sizes of pairwise scores: numbers of rows, classes, and pairs of classes."""
+    """Kernel parameters with the sizes of pairwise scores of a support vector classifier.
+
+    The classifier decides between each pair of classes; x has a row of such scores for each sample.
+    """
 
     rows: Annotated[int, "rows of x"]
     classes: Annotated[int, "classes"]

@@ -29,7 +29,7 @@ MOVE, COPY = MOVE_KERNEL, COPY_KERNEL
 
 @dataclass(frozen=True)
 class CopySide:
-    """The walk of a copy through one of its two tensors, the source or the target: strides, and first element.
+    """One of the two tensors of a strided copy, the source or the target: its strides, and its first element.
 
     Attributes:
         strides: Stride of each axis of the copy, in elements.
@@ -41,7 +41,7 @@ class CopySide:
 
     @staticmethod
     def dense(shape: Shape) -> CopySide:
-        """Return the strides of a whole dense tensor of this shape, from its first element on."""
+        """Return the side of a copy that covers a whole dense tensor of this shape: row-major strides, and offset 0."""
         return CopySide(dense_strides(shape))
 
 
@@ -72,7 +72,10 @@ class CopyLoops:
         return CopyLoops(dims[:-1], size) if steps == [1, 1] else CopyLoops(dims, None)
 
     def params(self, dtype: DType) -> tuple[CopyWalk, CopiedRunParams]:
-        """Return the parameters of the copy kernel for elements of type `dtype`: loops, and bytes of a run."""
+        """Return the parameters of the copy kernel for elements of type `dtype`: loops, and bytes of a contiguous copy.
+
+        The innermost iteration copies this number of adjacent bytes, or a single element (None).
+        """
         sizes, xs, ys = zip(*self.outer, strict=True) if self.outer else ((), (), ())
         walk = CopyWalk(
             count=numbered("count", sizes), x_stride=numbered("x_stride", xs), y_stride=numbered("y_stride", ys)
@@ -84,7 +87,8 @@ class CopyLoops:
 
         Args:
             dtype: Element type.
-            stepped: Whether the copy is in a loop, and each step of the loop copies another part of the tensor.
+            stepped: Whether the copy is in a loop of the model, each iteration of which copies another part of the
+                tensor.
         """
         return CopyOptions(rank=len(self.outer), contiguous=self.run is not None, x_t=dtype.c, stepped=stepped)
 
@@ -235,11 +239,12 @@ class TransposeSpec:
 
     @cached_property
     def matrices(self) -> tuple[int, int, int] | None:
-        """Return the sizes of matrices if the permutation of axes is the same as transposing matrices.
+        """Return the sizes of the matrices if the permutation of axes is a transposition of matrices; else None.
+
+        This is so if, after axes that stay adjacent are merged, the last two axes are exchanged.
 
         Returns:
-            (batch, columns, rows) if x can be seen as matrices [batch, rows, columns]; None if the permutation does not
-            exchange two merged axes.
+            (batch, columns, rows) if x can be seen as matrices [batch, rows, columns]; else None.
         """
         strides = dense_strides(self.x.shape)
         dims = merge_walks(self.y.shape, [strides[axis] for axis in self.perm], dense_strides(self.y.shape))
@@ -254,7 +259,7 @@ class TransposeSpec:
 def transposes_matrices(spec: TransposeSpec) -> bool:
     """Require that two merged axes are exchanged, as in a matrix transposition.
 
-    Return whether the permutation of axes is the same as transposing matrices (TransposeSpec.matrices).
+    Return whether, after axes that stay adjacent are merged, the permutation only exchanges the last two axes.
     """
     return spec.matrices is not None
 
@@ -262,8 +267,8 @@ def transposes_matrices(spec: TransposeSpec) -> bool:
 def transposes_few_planes(spec: TransposeSpec) -> bool:
     """Require whole matrices, and scratch memory of at most a quarter of the tensor to transpose them in place.
 
-    Return whether all columns of x are transposed as matrices, and an in-place transposition (Planes) needs scratch
-    memory of at most a quarter of the tensor's bytes.
+    Return whether the permutation of axes transposes matrices with all their columns, and an in-place transposition
+    (Planes) needs scratch memory of at most a quarter of the tensor's bytes.
     """
     planes = Planes.of(spec) if spec.whole is None else None
     return planes is not None and 4 * planes.scratch(spec.y.dtype) <= spec.y.nbytes
@@ -284,7 +289,7 @@ def _elements_of_many_planes(spec: TransposeSpec) -> int:
 
 
 class TransposeSizes(Params):
-    """Kernel parameters of matrix transpositions: number, sizes and row stride of the matrices."""
+    """Kernel parameters of matrix transpositions: number and sizes of the matrices, and distance between their rows."""
 
     batch: Annotated[int, "matrices"]
     columns: Annotated[int, "elements of a row of x"]
@@ -300,7 +305,12 @@ class TransposeOptions(Options):
 
 
 class TransposeGatherOptions(TransposeOptions):
-    """Template options of a transposition that writes y in memory order: types, unrolling, and vectors or blocks."""
+    """Template options of a matrix transposition that writes y in memory order: types, unrolling, vectors or blocks.
+
+    `lanes` says how elements of one byte are moved together. "scattered": Helium loads 16 elements of a row of x, and
+    scatters them over y. "gathered": Helium gathers an element of each of eight rows. "blocks": the DSP extension
+    transposes blocks of four by four. Empty: one element at a time.
+    """
 
     lanes: Annotated[
         str, "scattered: 16 of a row at a time; gathered: of eight rows; blocks: four by four; empty: one by one"
@@ -390,10 +400,12 @@ class Planes:
 
     @staticmethod
     def of(spec: TransposeSpec) -> Planes | None:
-        """Return the plan of an in-place transposition, with runs of whole words if possible.
+        """Return the plan of an in-place transposition between planes (channels first) and pixels (channels last).
+
+        Planes are divided into runs (adjacent elements that are moved as a whole), which are whole words if possible.
 
         Returns:
-            The plan; None if the permutation of axes is not the same as transposing matrices (TransposeSpec.matrices).
+            The plan; None if the permutation of axes is not a transposition of matrices (TransposeSpec.matrices).
         """
         matrices = spec.matrices
         if matrices is None:
@@ -411,9 +423,10 @@ class Planes:
         return self.planes * self.lines
 
     def scratch(self, dtype: DType) -> int:
-        """Return the bytes of scratch memory for elements of type `dtype`.
+        """Return the bytes of scratch memory that an in-place transposition needs for elements of type `dtype`.
 
-        It holds one run of each plane, and a bit for each run of an image.
+        The memory holds one run (adjacent elements that are moved as a whole) of each plane, and a bit for each run of
+        an image.
         """
         return self.planes * self.width * dtype.nbytes + -(-self.runs // 8)
 
@@ -431,7 +444,10 @@ class PlanesParams(Params):
 
 
 class PlanesOptions(TransposeOptions):
-    """Template options of a transposition in place between planes (channels first) and pixels (channels last)."""
+    """Template options of a transposition in place between planes (channels first) and pixels (channels last).
+
+    `inverse` says whether pixels become planes, instead of planes pixels.
+    """
 
     inverse: Annotated[bool, "whether pixels become planes"]
 

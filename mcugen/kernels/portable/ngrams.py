@@ -10,7 +10,10 @@ from mcugen.lir.kernel import Kernel, Options, Params, reads, writes
 
 
 class NgramsParams(Params):
-    """Kernel parameters of n-gram counting (TfIdfVectorizer): sizes of rows of items, and of the pool of n-grams."""
+    """Kernel parameters of n-gram counting (TfIdfVectorizer): sizes of rows of items, and of the pool of n-grams.
+
+    An n-gram is a sequence of n items; the pool is all n-grams whose occurrences in a row of x are counted.
+    """
 
     rows: Annotated[int, "rows of x"]
     row_items: Annotated[int, "items of a row"]
@@ -22,7 +25,10 @@ class NgramsParams(Params):
 
 
 class NgramsOptions(Options):
-    """Template options of n-gram counting (TfIdfVectorizer): item type, binary counts, weights."""
+    """Template options of n-gram counting (TfIdfVectorizer): item type, binary counts, weights.
+
+    Each column of y counts the occurrences of an n-gram (a sequence of n items) in a row of x, perhaps times a weight.
+    """
 
     t: Annotated[str, "C type of the items"]
     binary: Annotated[bool, "whether a count is at most 1"]

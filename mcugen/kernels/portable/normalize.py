@@ -43,15 +43,15 @@ class NormalizeLoops:
 
 @dataclass(frozen=True)
 class NormalizedRows:
-    """A normalization of rows, whose elements share mean and variance.
+    """A normalization of rows: sets of elements that share mean and variance.
 
     Attributes:
         x: Type of the input.
         y: Type of the output.
-        shape: Shape of x and y, perhaps with split axes.
-        axes: Axes of `shape` whose elements form a row: these share mean and variance.
+        shape: Shape of x and y; an axis may be split into several, such as channels into groups.
+        axes: Axes of `shape` whose elements form a row.
         centered: Whether the mean is subtracted (layer norm), or not (RMS norm).
-        strides: Stride of each axis of `shape`, in elements, by operand role.
+        strides: For each operand role, the stride of each axis of `shape`, in elements; 0 if the operand is repeated.
     """
 
     x: TensorType
@@ -63,25 +63,32 @@ class NormalizedRows:
 
     @property
     def count(self) -> int:
-        """Return the number of elements of a row."""
+        """Return the number of elements of a row: elements that share mean and variance."""
         return math.prod(self.shape[a] for a in self.axes)
 
     @property
     def is_forward(self) -> bool:
-        """Return whether each row is contiguous in memory, so that elements are processed in memory order."""
+        """Return whether the elements of each row, which share mean and variance, are contiguous in memory.
+
+        The kernel then processes all elements in memory order.
+        """
         is_reduced = [axis in self.axes for axis, size in enumerate(self.shape) if size != 1]
         return is_reduced == sorted(is_reduced)
 
     @property
     def inplace(self) -> list[tuple[str, str]]:
-        """Return the operands that may share one address, as (output role, input role): [("y", "x")], or an empty list.
+        """Return [("y", "x")] if the output y may begin at the address of the input x; else an empty list.
 
-        The list is empty if x and y differ in type, and for contiguous rows, whose overlap `overlaps` describes.
+        The list is empty if x and y differ in type. It is also empty for rows that are contiguous in memory, for which
+        `overlaps` allows more.
         """
         return [("y", "x")] if self.x.dtype is self.y.dtype and not self.is_forward else []
 
     def overlaps(self) -> list[Overlap]:
-        """Return how far y may overlap x in memory, for the memory planner; empty if rows are not contiguous."""
+        """Return how far the output y may overlap the input x in memory, for the memory planner.
+
+        The list is empty if rows (elements that share mean and variance) are not contiguous in memory.
+        """
         return overlap(self.x, self.y, Traversal.forward(self.x.count)) if self.is_forward else []
 
     @property
@@ -93,7 +100,8 @@ class NormalizedRows:
     def loops(self) -> NormalizeLoops:
         """Return the loop nest of the normalization, with as few loops as possible.
 
-        Sizes, and strides other than 1, are kernel parameters.
+        It has loops over rows (elements that share mean and variance) around loops over the elements of a row. Sizes,
+        and strides other than 1, are kernel parameters.
         """
         kept, reduced = self._walks()
         index: dict[tuple[str, str], str] = {}
@@ -138,7 +146,10 @@ class Statistics(Params):
 
 
 class NormalizeOptions(Options):
-    """Template options of a float normalization. An index is a C expression of loop counters, empty if always 0."""
+    """Template options of a float normalization: formula, types, and loops over the operands.
+
+    Elements of a row share mean and variance. An index is a C expression of loop counters, empty if it is always 0.
+    """
 
     what: Annotated[str, "the formula"]
     t: Annotated[str, "C type of the elements"]
@@ -213,7 +224,11 @@ def call_normalize(
 
 
 class FixedPoint(Params):
-    """Kernel parameters of the normalization of quantized values in integers (mcugen.numerics.normalize)."""
+    """Kernel parameters of the normalization of quantized values in integers (mcugen.numerics.normalize).
+
+    Elements of a row share mean and variance. A deviation is an element less the mean, times the number of elements of
+    a row.
+    """
 
     row_size: Annotated[int, "elements of a row"]
     x_zero_point: Annotated[Trained, "zero point of x"]
@@ -225,7 +240,11 @@ class FixedPoint(Params):
 
 
 class FixedOptions(Options):
-    """Template options of a normalization of quantized values. An index is a C expression, empty if it is always 0."""
+    """Template options of a normalization of quantized values in integers: formula, types, and loops over x.
+
+    Elements of a row share mean and variance. An index is a C expression, empty if it is always 0; gain and bias are
+    the factor and summand of each normalized element.
+    """
 
     what: Annotated[str, "the formula"]
     x_t: Annotated[str, "C type of x"]

@@ -60,9 +60,10 @@ class PackedWeights:
 
     @staticmethod
     def of(codes: Array, group: int) -> PackedWeights | None:
-        """Pack integer weights with as few bits as possible.
+        """Pack integer weights with as few bits as possible, of 2, 4 or 8 bits per weight.
 
-        All groups share one zero point if that needs no more bits than one zero point per group.
+        A group is a number of successive weights of an output channel. All groups share one zero point if that needs no
+        more bits than one zero point per group.
 
         Args:
             codes: Quantized weights, [out_channels, depth].
@@ -118,7 +119,10 @@ class GroupRequantizer:
 
     @staticmethod
     def of(factors: Array, bias: Array, zero_point: int, sums: Array) -> GroupRequantizer:
-        """Return the requantization with the largest shift for which multipliers have 31 bits, and totals 62.
+        """Return the requantization with the largest shift that causes no overflow, for group-quantized weights.
+
+        A group is successive weights of an output channel that share a scale. With the shift, all multipliers must fit
+        31 bits, and all totals 62 bits.
 
         Args:
             factors: Real factor from the sum of a group to y, in quantization steps: scale of x · scale of the group /
@@ -142,7 +146,10 @@ class GroupRequantizer:
 
 
 class GroupedRows(Params):
-    """Kernel parameters with the sizes of a layer with group-quantized weights."""
+    """Kernel parameters with the sizes of a fully connected layer with group-quantized weights.
+
+    Groups are successive weights of an output channel that share a scale.
+    """
 
     rows: Annotated[int, "rows of x and y"]
     depth: Annotated[int, "elements of a row of x"]
@@ -151,27 +158,39 @@ class GroupedRows(Params):
 
 
 class GroupedReals(Params):
-    """Kernel parameters with the limits of float results of a layer with group-quantized weights."""
+    """Kernel parameters with the limits of float results of a layer with group-quantized weights.
+
+    Groups are successive weights of an output channel that share a scale.
+    """
 
     low: Annotated[float, "lowest result"]
     high: Annotated[float, "highest result"]
 
 
 class GroupedCodes(Params):
-    """Kernel parameters with the limits of quantized results of a layer with group-quantized weights."""
+    """Kernel parameters with the limits of quantized results of a layer with group-quantized weights.
+
+    Groups are successive weights of an output channel that share a scale.
+    """
 
     low: Annotated[Trained, "lowest quantized value of y"]
     high: Annotated[Trained, "highest quantized value of y"]
 
 
 class GroupedZero(Params):
-    """Kernel parameter with the zero point of the quantized input of a layer with group-quantized weights."""
+    """Kernel parameter with the zero point of the quantized input of a layer with group-quantized weights.
+
+    Groups are successive weights of an output channel that share a scale.
+    """
 
     x_zero_point: Annotated[Trained, "zero point of x"]
 
 
 class PackedOptions(Options):
-    """Template options of layers with group-quantized weights: how weights are packed, and how results are stored."""
+    """Template options of fully connected layers with group-quantized weights: storage of weights and results.
+
+    Groups are successive weights of an output channel that share a scale, and perhaps a zero point.
+    """
 
     x_t: Annotated[str, "C type of the input"]
     y_t: Annotated[str, "C type of the output"]
@@ -220,7 +239,11 @@ DENSE_PACKED = Kernel(
 
 
 class TileOptions(Options):
-    """Template options of layers that unpack tiles of group-quantized weights to floats: packing, and rows per tile."""
+    """Template options of layers that unpack tiles of group-quantized weights to floats: packing, and rows per tile.
+
+    Groups are successive weights of an output channel that share a scale. A tile is the weights of a few output
+    channels, which are unpacked to a scratch buffer once, and multiplied with several rows of x.
+    """
 
     bits: Annotated[int, "bits of a weight"]
     zero: Annotated[int, "zero point of weights, if there is a single one"]
@@ -254,12 +277,14 @@ DENSE_PACKED_TILE = Kernel(
 def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
     """Return the sizes, in floats, of the scratch buffers of the kernel that unpacks tiles of weights.
 
+    A tile is the weights of eight output channels, which are unpacked once and multiplied with up to 32 rows of x.
+
     Args:
         rows: Rows of x.
         depth: Elements of a row of x.
 
     Returns:
-        The sizes of the buffer of interleaved rows of x, and of the buffer of an unpacked tile of weights.
+        The sizes of the buffer of interleaved rows of x, and of the buffer of an unpacked tile.
     """
     held = min(-(-rows // ROWS_PER_WEIGHT) * ROWS_PER_WEIGHT, TILE_ROWS)
     return held * depth, TILE_CHANNELS * (depth + 1)
@@ -267,6 +292,8 @@ def tile_sizes(rows: int, depth: int) -> tuple[int, int]:
 
 def largest_group_sums(codes: Array, group: int, x: DType) -> Array:
     """Return an upper bound of the magnitude of each group's sum of products of inputs and quantized weights.
+
+    A group is a number of successive weights of an output channel that share a scale.
 
     Args:
         codes: Quantized weights, [N, K]: a row for each output channel.

@@ -30,9 +30,9 @@ FILL_WITH = Kernel(
 
 
 class ExtendWalk(ByAxis):
-    """Kernel parameters of a padding with the tensor's own elements: loops over y, one set for each axis.
+    """Kernel parameters of a padding with the tensor's own elements: loops over y, one set for each loop.
 
-    Adjacent axes without padding are merged.
+    A loop covers a padded axis, whose indices in x come from a table, or several adjacent axes without padding.
     """
 
     count: Annotated[Mapping[str, int], "elements of y along the axis, or of a run"]
@@ -41,7 +41,11 @@ class ExtendWalk(ByAxis):
 
 
 class ExtendOptions(Options):
-    """Template options of a padding with the tensor's own elements: element type and loops."""
+    """Template options of a padding with the tensor's own elements: element type, mode, and loops over y.
+
+    `grows` says for each loop whether its axis is padded. The kernel then finds the element of x for each index of y in
+    a table.
+    """
 
     t: Annotated[str, "C type of the elements"]
     grows: Annotated[list[bool], "for each loop, whether its axis is padded, by an index table"]
@@ -69,7 +73,7 @@ class Extension:
     Attributes:
         counts: Trip count of each loop.
         strides: Stride of x in each loop, in elements.
-        tables: Index table of each loop; None for axes without padding.
+        tables: For each loop over a padded axis, the index in x of each index in y; None for axes without padding.
     """
 
     counts: list[int] = field(default_factory=list)
@@ -117,9 +121,9 @@ class Extension:
         return {f"places{axis}": int(table.max()) + 1 for axis, table in enumerate(self.tables) if table is not None}
 
     def order(self) -> Traversal:
-        """Return the order of reads and writes, from which the allowed overlap of x and y in memory follows.
+        """Return the order in which the kernel reads x and writes y, which tells how far y may overlap x in memory.
 
-        Elements are copied one by one, or by runs if the last axis is not padded.
+        Elements are copied one by one; if the last axis is not padded, all elements along this axis are copied at once.
         """
         loops = zip(self.counts, self.strides, self.tables, strict=True)
         walks = [(np.arange(count) if table is None else table) * stride for count, stride, table in loops]

@@ -42,7 +42,10 @@ class WindowGeometry(Params):
 
 
 class DilationParams(Params):
-    """Kernel parameters of dilated windows: the dilation, and the channels of a pixel if the layer covers only some."""
+    """Kernel parameters of dilated pool windows: dilation, and channels of a pixel if the layer covers only some.
+
+    A layer covers only some channels if its channels are divided between two cores.
+    """
 
     dilation_height: Annotated[int | None, "rows from tap to tap"] = None
     dilation_width: Annotated[int | None, "pixels from tap to tap"] = None
@@ -132,9 +135,9 @@ def first_taps(out: int, stride: int, pad: int, dilation: int) -> Array:
     """Return, for each output along an axis, the first position inside the input that its window reads, int [out].
 
     Args:
-        out: Output positions.
+        out: Number of output positions along the axis.
         stride: Stride of the window.
-        pad: Padding before the input.
+        pad: Number of positions of padding before the input.
         dilation: Dilation of the window.
     """
     start = np.arange(out) * stride - pad
@@ -210,7 +213,11 @@ def call_max_pool(node: Node, builder: Builder, pool: PoolSpec) -> None:
 
 
 class CountedPadding(Params):
-    """Kernel parameters of an average pool whose divisor counts some taps in the padding, as zeros."""
+    """Kernel parameters of an average pool whose divisor counts some taps in the padding, as zeros.
+
+    They are the height and the width of x with the part of the padding whose taps count. They are None if no padding
+    counts, or all windows have the same divisor.
+    """
 
     counted_height: Annotated[
         int | None, "rows from the first row above x whose taps count to the last one below x"
@@ -227,7 +234,10 @@ class FloatMean(Params):
 
 
 class QuantizedMean(Params):
-    """Kernel parameters that requantize a sum of quantized values to their quantized mean, with one rounding."""
+    """Kernel parameters that requantize a sum of quantized values to their quantized mean, with one rounding.
+
+    If the number of summed elements varies, the multipliers are an operand of the kernel, and `multiplier` is None.
+    """
 
     x_zero_point: Annotated[Trained, "zero point of x"]
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -259,7 +269,10 @@ class QuantizedMean(Params):
 
 
 class AverageOptions(Options):
-    """Template options of an average pool: dilation, divisor, and whether windows stay inside x."""
+    """Template options of an average pool: dilation, divisor, and whether windows stay inside x.
+
+    The divisor is the number of taps (elements under the window) that count in a mean.
+    """
 
     dilated: Annotated[bool, "whether the window is dilated"]
     divisor: Annotated[str, "fixed: always the same; inside: number of taps in x; padded: of taps in x and padding"]
@@ -267,7 +280,10 @@ class AverageOptions(Options):
 
 
 class PoolSumOptions(Options):
-    """Template options of the sums of an average pool of quantized values: size of sums, and unrolling."""
+    """Template options of the sums of an average pool of quantized values: size of sums, and unrolling.
+
+    `single_block` is set under the tuning flag SHORT_LOOPS, which saves code.
+    """
 
     sums_fit_16_bits: Annotated[bool, "whether sums fit 16 bits"]
     centered_sums_fit_16_bits: Annotated[bool, "whether sums less their zero points fit 16 bits too"]
@@ -275,7 +291,10 @@ class PoolSumOptions(Options):
 
 
 class MeanOptions(Options):
-    """Template options of the rounding of sums to means (templates/kernels/average.j2)."""
+    """Template options of the rounding of sums of quantized values to quantized means, half to even.
+
+    A mean is the product of a sum and a multiplier with `shift` fraction bits.
+    """
 
     y_t: Annotated[str, "C type of the means"]
     low: Annotated[int, "lowest quantized value of y"]
@@ -290,7 +309,7 @@ class MeanOptions(Options):
 
     @staticmethod
     def of(requantize: Requantizer, area: int, x: DType, y: DType) -> MeanOptions:
-        """Return the options for a requantization of sums to means.
+        """Return the options for means of quantized values: limits of results, shifts, and which shortcuts are exact.
 
         Args:
             requantize: Requantization of sums to means.
@@ -313,7 +332,10 @@ class MeanOptions(Options):
         )
 
     def of_any_size(self) -> MeanOptions:
-        """Return the options for sizes known at run time only: no option may depend on a size."""
+        """Return options that hold for all sizes, for a pool whose sizes are known at run time only.
+
+        They assume that ties occur, and that neither shifted sums nor results are known to fit 32 bits.
+        """
         return replace(self, ties_matter=True, uses_upper_word=False, fits_32_bits=False)
 
 
@@ -399,7 +421,7 @@ class AverageSpec(PoolSpec):
         return [window] * bool(window) + [self.divisor] * (not self.is_fixed)
 
     def options(self, inside: bool) -> AverageOptions:
-        """Return the template options of the average pool that describe window and divisor.
+        """Return the template options that describe the window and the divisor of the mean.
 
         Args:
             inside: Whether no window extends beyond x.
@@ -539,7 +561,8 @@ class PoolPlanes(Params):
 class DirectParams(ByAxis):
     """Kernel parameters of a pool in any number of axes: counted padding, indices of maxima, and p of an Lp norm.
 
-    Names of parameters of an axis end with the axis's number.
+    Taps (elements under the window) in the padding may count as zeros in the divisor of a mean. Mappings hold one
+    parameter for each axis, whose name ends with the number of the axis.
     """
 
     counted_before: Annotated[Mapping[str, int], "elements before x whose taps count"] = field(default_factory=dict)
@@ -554,7 +577,10 @@ class DirectParams(ByAxis):
 
 
 class DirectPoolOptions(Options):
-    """Template options of a pool in any number of axes: number of axes, function, types and results."""
+    """Template options of a pool in any number of axes: number of axes, function, types and results.
+
+    `widens` says whether elements of the padding under a window count in the divisor of a mean.
+    """
 
     rank: Annotated[int, "number of axes"]
     function: Annotated[str, "max, average or lp"]

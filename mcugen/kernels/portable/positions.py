@@ -35,7 +35,7 @@ TRILU = Kernel(
 
 
 class OneHotOptions(Options):
-    """Template options of OneHot: how an index is compared with a position."""
+    """Template options of the ONNX operator OneHot: the C text that compares an index with a position of the output."""
 
     wide_t: Annotated[str, "C type in which indices are compared"]
     hit: Annotated[str, "C text that compares index v with position d"]
@@ -79,7 +79,10 @@ RANGE = Kernel(
 
 
 class CumulativeOptions(Options):
-    """Template options of CumSum and CumProd: types, operator, direction, and whether an element counts itself."""
+    """Template options of the ONNX operators CumSum and CumProd: types, operator, direction, and exclusion.
+
+    With `exclusive`, the result at an element is the sum (or product) of the elements before it only.
+    """
 
     t: Annotated[str, "C type of the elements"]
     acc_t: Annotated[str, "C type of the accumulator"]

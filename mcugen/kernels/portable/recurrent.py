@@ -44,24 +44,31 @@ class RecurrentSizes:
 
     @property
     def y_shape(self) -> Shape:
-        """Return the shape of Y, the hidden states of all steps, by ONNX layout 0 or 1."""
+        """Return the shape of Y, the hidden states of all steps.
+
+        It is [steps, directions, batch, hidden], or [batch, steps, directions, hidden] if sequences come first (layout
+        1).
+        """
         outer = (self.steps, self.directions, self.batch)
         return (*((self.batch, self.steps, self.directions) if self.batch_first else outer), self.hidden)
 
     @property
     def state_shape(self) -> Shape:
-        """Return the shape of the initial and final states h and c, by ONNX layout 0 or 1."""
+        """Return the shape of the tensors of initial and final states, h and c.
+
+        It is [directions, batch, hidden], or [batch, directions, hidden] if sequences come first (ONNX layout 1).
+        """
         return (*((self.batch, self.directions) if self.batch_first else (self.directions, self.batch)), self.hidden)
 
     @property
     def x_strides(self) -> tuple[int, int]:
-        """Return two strides of X in elements: from sequence to sequence, and from time step to time step."""
+        """Return two distances in X, in elements: from sequence to sequence, and from time step to time step."""
         batch, step = (self.steps, 1) if self.batch_first else (1, self.batch)
         return batch * self.depth, step * self.depth
 
     @property
     def y_strides(self) -> tuple[int, int]:
-        """Return two strides of Y in elements: from sequence to sequence, and from time step to time step."""
+        """Return two distances in Y, in elements: from sequence to sequence, and from time step to time step."""
         batch, step = (self.steps * self.directions, self.directions)
         if not self.batch_first:
             batch, step = 1, self.directions * self.batch
@@ -69,22 +76,28 @@ class RecurrentSizes:
 
     @property
     def state_stride(self) -> int:
-        """Return the stride of states from sequence to sequence, in elements."""
+        """Return the distance, in elements, from sequence to sequence in the tensors of initial and final states."""
         return self.hidden * (self.directions if self.batch_first else 1)
 
     def start(self, direction: int) -> int:
-        """Return the index of the first element of direction 0 or 1, in Y and in the states."""
+        """Return the index of the first element of a direction in the tensor Y, and in the tensors of states.
+
+        Args:
+            direction: 0 or 1.
+        """
         return direction * self.hidden * (1 if self.batch_first else self.batch)
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The grouping of the rows of a recurrent layer's weights W (of the input) and R (of the state) by gate.
+    """The grouping of the rows of a recurrent layer's weights W (of the input) and R (of the hidden state) by gate.
 
     Attributes:
         count: Number of gates that the rows of W and R hold.
-        blocks: Number of gates in each block of R; the kernel multiplies R by the hidden state h block by block.
-        kept: Buffers, each of the size of a hidden state, that a step needs at once for gates and other values.
+        blocks: Numbers of gates in the blocks of R. The kernel computes the product of R and the hidden state block by
+            block.
+        kept: Number of values of the size of a hidden state that a step keeps at once in scratch memory: gates and
+            others.
     """
 
     count: int
@@ -92,7 +105,9 @@ class Gates:
     kept: int
 
     def packed(self, matrices: Array, blocks: Sequence[int]) -> Array:
-        """Pack weight matrices into a flat array, with rows interleaved by four within each block of gates.
+        """Pack weight matrices into a flat array, for kernels that compute four sums at a time.
+
+        Within each block of gates, the weights of four rows for one input are adjacent.
 
         Args:
             matrices: W or R, [directions, gates · hidden, k].
@@ -138,21 +153,31 @@ class OutputWalk(Params):
 
 
 class HiddenWalk(Params):
-    """Kernel parameters with the offset and stride, in elements, of one direction in the tensor of hidden states."""
+    """Kernel parameters that locate one direction's hidden states in the tensor h_all of final hidden states.
+
+    If final hidden states are no result of the layer, h_all is a scratch buffer for one state, which all sequences use.
+    """
 
     h_offset: Annotated[int, "first element of h_all of this direction"]
     h_stride: Annotated[int, "elements of h_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 class CellWalk(Params):
-    """Kernel parameters with the offset and stride, in elements, of one direction in the tensor of cell states."""
+    """Kernel parameters that locate one direction's cell states (LSTM) in the tensor c_all of final cell states.
+
+    If final cell states are no result of the layer, c_all is a scratch buffer for one state, which all sequences use.
+    """
 
     c_offset: Annotated[int, "first element of c_all of this direction"]
     c_stride: Annotated[int, "elements of c_all from sequence to sequence; 0 if all use one state buffer"]
 
 
 class FunctionParams(ExpressionParams):
-    """Kernel parameters of one direction's activation functions: clip of their inputs, and alpha and beta."""
+    """Kernel parameters of the activation functions of one direction of a recurrent layer: clip, alpha and beta.
+
+    f is the function of the gates, g that of the hidden gate (GRU) or the cell gate (LSTM), k that of the cell state of
+    an LSTM. Each mapping has alpha and beta if the function needs them.
+    """
 
     clip: Annotated[Real | None, "inputs of gates are limited to -clip .. clip"] = None
     f: Annotated[Mapping[str, Real], "alpha and beta of f"] = field(default_factory=dict)
@@ -178,7 +203,10 @@ class RecurrentOptions(Options):
 
 
 class GruOptions(Options):
-    """Template options of a GRU: activation of the hidden gate, and order of reset gate and product with R."""
+    """Template options of a GRU: activation g of the hidden gate, and order of reset gate and product with R.
+
+    R is the weights of the hidden state. The activation function is a C statement in which @ stands for the variable.
+    """
 
     g: Annotated[str, "function of the hidden gate"]
     one: Annotated[str, "C literal of 1"]
@@ -186,7 +214,10 @@ class GruOptions(Options):
 
 
 class LstmOptions(Options):
-    """Template options of an LSTM: activations, coupled gates, initial cell state and peepholes."""
+    """Template options of an LSTM: activations, coupled gates, initial cell state and peepholes.
+
+    Activation functions are C statements in which @ stands for the variable: g of the cell gate, k of the cell state.
+    """
 
     g: Annotated[str, "function of the cell gate"]
     k: Annotated[str, "function of a cell"]
@@ -256,11 +287,11 @@ LSTM = _recurrent(
 
 @dataclass(frozen=True)
 class DirectionActivations:
-    """Activation functions of one direction of a recurrent layer.
+    """Activation functions of one direction of a recurrent layer (RNN, GRU or LSTM).
 
     Attributes:
-        texts: C statements by role of the activation function in the kernel (f, g, k), in which @ stands for the
-            variable.
+        texts: C statements by activation function: f (of the gates), g (of the hidden or cell gate) and k (of the cell
+            state of an LSTM). In a statement, @ stands for the variable.
         headers: C headers that the statements need.
         params: Kernel parameters of the activation functions.
     """
@@ -301,7 +332,9 @@ class RecurrentLayer:
     bias: str
 
     def options(self, functions: DirectionActivations) -> RecurrentOptions:
-        """Return the template options that all recurrent kernels have, for one direction.
+        """Return the template options, for one direction, that the kernels of all recurrent layers have.
+
+        They describe the layout of weights and biases, optional operands, element type and the function of the gates.
 
         Args:
             functions: The activation functions of the direction.
@@ -319,13 +352,15 @@ class RecurrentLayer:
         )
 
     def call(self, node: Node, builder: Builder, d: int, functions: FunctionParams, options: Sequence[Options]) -> None:
-        """Emit the kernel call of one direction.
+        """Emit the kernel call that computes one direction of the recurrent layer.
+
+        The call for the second direction keeps what the first one has written to the results.
 
         Args:
             node: Node to lower.
             builder: Builder that receives the instruction.
             d: Index of the direction: 0 or 1.
-            functions: Parameters of the activation functions.
+            functions: Kernel parameters of the activation functions.
             options: All template options of the kernel.
         """
         name, dtype, hidden = node.outputs[0].name, self.x.dtype, self.sizes.hidden

@@ -73,7 +73,11 @@ class FinishParams(Params):
 
 
 class ReduceOptions(Options):
-    """Template options of a reduction: numbers of loops, C types, and the C text that combines elements."""
+    """Template options of a reduction: numbers of loops, C types, and the C text that combines elements.
+
+    `finish` says how an accumulator becomes an element of y: as it is (plain), times a scale, divided by a number of
+    elements, or requantized, either half up (requantize) or half to even (average).
+    """
 
     what: Annotated[str, "name of the reduction"]
     kept: Annotated[int, "loops over kept axes"]

@@ -14,13 +14,19 @@ from mcugen.lir.kernel import ByAxis, Kernel, Options, Params, Trained, reads, w
 
 
 class NearestRun(Params):
-    """Kernel parameter of nearest-neighbour resizing: size of the contiguous runs behind the last resized axis."""
+    """Kernel parameter of nearest-neighbour resizing: number of adjacent elements that are copied together.
+
+    They are the elements at one index of all resized axes, along the axes behind these.
+    """
 
     run_size: Annotated[int | None, "elements that are adjacent in x and y"] = None
 
 
 class NearestAxes(ByAxis):
-    """Kernel parameters of nearest-neighbour resizing: the loops over y, one set of parameters for each loop."""
+    """Kernel parameters of nearest-neighbour resizing: loops over y, one set for each loop.
+
+    A loop covers a resized axis, whose indices in x come from a table, or several adjacent axes that keep their sizes.
+    """
 
     count: Annotated[Mapping[str, int], "trip count of this loop"]
     stride: Annotated[Mapping[str, int], "stride of x in this loop, in elements"]
@@ -30,7 +36,11 @@ class NearestAxes(ByAxis):
 
 
 class NearestOptions(Options):
-    """Template options of the loops of nearest-neighbour resizing."""
+    """Template options of nearest-neighbour resizing: element type, loops, and whether single elements are copied.
+
+    An index table has, for each index of y along a resized axis, the index in x. A run is adjacent elements that are
+    copied together, along the axes behind the last resized one.
+    """
 
     x_t: Annotated[str, "C type of the elements"]
     axes: Annotated[list[str], "operand role of the index table of each loop; empty if the axis keeps its size"]
@@ -57,8 +67,9 @@ RESIZE_NEAREST = Kernel(
 class LinearWalk(Params):
     """Kernel parameters of linear interpolation along one or two axes of x, called `first` and `last`.
 
-    Sizes are those of x and y seen as [outer][first][middle][last][inner]; with one interpolated axis, as
-    [outer][last][inner].
+    x and y are seen as [outer][first][middle][last][inner]; with one interpolated axis, as [outer][last][inner]. For
+    each entry of an interpolated axis of y, a table has the position of the lower one of two neighbours along this axis
+    of x.
     """
 
     outer_size: Annotated[int, "blocks of x"]
@@ -96,7 +107,10 @@ class Rescaling(Params):
 
 
 class CodesOptions(LinearOptions):
-    """Template options of linear interpolation of quantized values: output type, limits, precision of weights."""
+    """Template options of linear interpolation of quantized values: output type, limits, precision of weights.
+
+    A weight is the share of a neighbour in an interpolated element, in fixed point.
+    """
 
     y_t: Annotated[str, "C type of y"]
     low: Annotated[int, "lowest quantized value of y"]
@@ -105,9 +119,9 @@ class CodesOptions(LinearOptions):
 
 
 class ResizedRowOptions(Options):
-    """Template options of linear interpolation of rows of quantized values with Helium or the DSP extension.
+    """Template options of linear interpolation of quantized values with Helium or the DSP extension, row by row.
 
-    Positions in the tables of neighbours then have 16 bits.
+    In the kernel's tables, positions in x then have 16 bits.
     """
 
     gathers: Annotated[bool, "whether inner_size is 1, so that Helium gathers single elements"] = False
@@ -154,7 +168,11 @@ RESIZE_LINEAR = {
 
 
 class LinearLaneOptions(LinearOptions):
-    """Template options of linear interpolation with weights of few fraction bits, such as sixteenths."""
+    """Template options of linear interpolation whose weights have few fraction bits, such as sixteenths.
+
+    A weight is the share of a neighbour in an interpolated element. Sums of int8 values times such weights fit 16 bits,
+    so that two channels are computed in a word, or eight in a vector.
+    """
 
     a_bits: Annotated[int, "fraction bits of the weights of the first of two axes"]
     b_bits: Annotated[int, "fraction bits of the weights of the last axis"]
@@ -185,7 +203,10 @@ net (int8[1, 4, 5, 8] x) => (int8[1, 8, 10, 8] y)
 
 
 class ResampleParams(Params):
-    """Kernel parameters of resampling by a table of weights: sizes of y and of the table along the resampled axis."""
+    """Kernel parameters of resampling along one axis by a table of weights: sizes of y and of the table.
+
+    y[j] = sum over k of w[j, k] · x[start[j] + k], for `taps` weights k of each entry j.
+    """
 
     out_size: Annotated[int, "entries of y along the axis"]
     taps: Annotated[int, "weights of each entry of y"]

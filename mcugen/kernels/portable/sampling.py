@@ -36,7 +36,11 @@ class PlaneAxes(ByAxis):
 
 
 class GridOptions(FloatTypeOptions):
-    """Template options of GridSample: interpolation, padding, and meaning of the positions."""
+    """Template options of GridSample: number of axes, interpolation, padding, and meaning of the positions.
+
+    Positions are from -1 to 1 over the image. `steps` has the offsets of the elements that are interpolated, relative
+    to the element before a position: none but (0,) for nearest.
+    """
 
     rank: Annotated[int, "axes of a plane"]
     mode: Annotated[str, "nearest, linear or cubic"]
@@ -84,7 +88,7 @@ class DeformWindow(ByAxis):
 
 
 class DeformOptions(FloatTypeOptions):
-    """Template options of DeformConv: whether there is a bias, and a mask of factors of the taps."""
+    """Template options of DeformConv: whether there is a bias, and a mask with a factor for each tap."""
 
     bias: Annotated[bool, "whether sums begin with a bias"]
     mask: Annotated[bool, "whether taps have factors"]
@@ -109,7 +113,10 @@ DEFORM_CONV = Kernel(
 
 
 class RegionParams(Params):
-    """Kernel parameters of RoiAlign and MaxRoiPool with the sizes of images, and of regions of interest in bins."""
+    """Kernel parameters of RoiAlign and MaxRoiPool: sizes of images, and of regions of interest.
+
+    A region is divided into rows of bins, each of which gives one element of y.
+    """
 
     batch: Annotated[int, "images"]
     channels: Annotated[int, "planes of an image"]
@@ -127,14 +134,20 @@ class RegionScale(Params):
 
 
 class BinSamples(Params):
-    """Kernel parameters of RoiAlign with the numbers of sample points of a bin."""
+    """Kernel parameters of RoiAlign with the numbers of sampled points of a bin, along each axis.
+
+    A region of interest is divided into bins, each of which gives one element of y.
+    """
 
     samples: Annotated[int, "samples of a bin along an axis; 0: as many as the bin has elements"]
     max_samples: Annotated[int, "largest number of samples along an axis"]
 
 
 class AlignOptions(FloatTypeOptions):
-    """Template options of RoiAlign: how coordinates are read, and whether a bin is an average or a maximum."""
+    """Template options of RoiAlign: how coordinates are read, and whether a bin is an average or a maximum.
+
+    A region of interest is divided into bins; each is an average or maximum of sampled points.
+    """
 
     half_pixel: Annotated[bool, "whether coordinates refer to edges of elements, whose centres are half a unit further"]
     max: Annotated[bool, "whether the result is the largest sample, instead of the average"]

@@ -27,7 +27,7 @@ class Reduced(Options):
 
 
 class ScatterElementsParams(Params):
-    """Kernel parameters of ScatterElements: sizes of the tensor, and of the axis that indices refer to."""
+    """Kernel parameters of ScatterElements: elements of x, and size and stride of the axis that indices refer to."""
 
     x_size: Annotated[int, "elements of x"]
     axis_size: Annotated[int, "entries of the axis"]
@@ -68,14 +68,17 @@ class ScatterParams(Params):
 
 
 class PlacedAxes(ByAxis):
-    """Kernel parameters of ScatterND: the axes of y along which an index selects, one set for each axis."""
+    """Kernel parameters of ScatterND: size and stride of each axis of y along which an index selects."""
 
     depth: Annotated[Mapping[str, int], "entries of this axis"]
     stride: Annotated[Mapping[str, int], "elements from entry to entry"]
 
 
 class ScatterOptions(Reduced):
-    """Template options of ScatterND, whose updates are contiguous runs: numbers of an index, and combination."""
+    """Template options of ScatterND: how many axes an index selects along, and how updates are combined with y.
+
+    Each update is the adjacent elements at one index.
+    """
 
     depths: Annotated[int, "numbers of an index: axes that it selects along"]
 
@@ -91,7 +94,11 @@ SCATTER_ND = Kernel(
 
 
 class TensorScatterParams(Params):
-    """Kernel parameters of TensorScatter: sizes of the tensor, and of the part of its axis that is written."""
+    """Kernel parameters of TensorScatter: sizes of the tensor, and of the part of its axis that is written.
+
+    y[sample][block][first + s] = updates[sample][block][s], for the entries s of the axis in the updates; an entry is
+    `run_size` adjacent elements.
+    """
 
     x_size: Annotated[int, "elements of x"]
     batch: Annotated[int, "samples"]

@@ -70,7 +70,11 @@ class Probabilities(Params):
 
     @staticmethod
     def of(fixed: FixedSoftmax) -> Probabilities:
-        """Return the kernel parameters of a softmax whose formula in integers is `fixed`."""
+        """Return the kernel parameters of a quantized softmax.
+
+        Args:
+            fixed: The integer formula of the softmax, with its constants.
+        """
         offset, more = Wide(fixed.offset), fixed.shift - 32
         return Probabilities(
             numerator=fixed.numerator, exponential_bits=fixed.exp.bits, requantize_offset=offset, extra_shift=more
@@ -78,7 +82,11 @@ class Probabilities(Params):
 
 
 class Logarithms(Params):
-    """Kernel parameters that turn x − max and the logarithm of the sum of exponentials into a quantized log-softmax."""
+    """Kernel parameters that turn x − max and the logarithm of the sum of exponentials into a quantized log-softmax.
+
+    y = ((x − max) · multiplier − l + requantize_offset) >> shift, for l = ((log2(sum) − log2_one) · log2_multiplier) >>
+    log2_shift. The logarithm has 20 fraction bits; exponentials are integers in units of 2^-(log2_one / 2^20).
+    """
 
     multiplier: Annotated[Trained, "scale of x / scale of y, with `shift` fraction bits"]
     log2_one: Annotated[Trained, "log2 of the unit of an exponential, with 20 fraction bits"]
@@ -89,7 +97,11 @@ class Logarithms(Params):
 
     @staticmethod
     def of(fixed: FixedLogSoftmax) -> Logarithms:
-        """Return the kernel parameters of a log-softmax whose formula in integers is `fixed`."""
+        """Return the kernel parameters of a quantized log-softmax.
+
+        Args:
+            fixed: The integer formula of the log-softmax, with its constants.
+        """
         return Logarithms(
             multiplier=fixed.slope,
             log2_one=fixed.exp.bits << SOFTMAX_LOG_BITS,
@@ -107,20 +119,30 @@ class MaskOptions(Options):
 
 
 class FloatSoftmaxOptions(MaskOptions):
-    """Template options of a softmax of floats: whether a mask hides elements, and whether rows are contiguous."""
+    """Template options of a softmax of floats: whether a mask hides elements, and whether rows are contiguous.
+
+    A row is the elements along the softmax's axis, which add up to 1 in y.
+    """
 
     vectors: Annotated[bool, "whether the elements of a row are adjacent, so that Helium computes four at a time"]
 
 
 class QuotientOptions(Options):
-    """Template options of a quantized softmax's division of exponentials by their sum: shift, and row length."""
+    """Template options of a quantized softmax's division of exponentials by their sum: shift, and row length.
+
+    A row is the elements along the softmax's axis. `shift_more` says whether a product is shifted right by more than 32
+    bits, that is, by more than the choice of its upper word.
+    """
 
     shift_more: Annotated[bool, "whether products are shifted by more than 32 bits"]
     has_long_rows: Annotated[bool, "whether rows are so long that rows without a clamped element have a separate loop"]
 
 
 class QuantizedSoftmaxOptions(QuotientOptions):
-    """Template options of a softmax of quantized values: output type, limits, and contiguous rows."""
+    """Template options of a softmax of quantized values: output type, limits, and contiguous rows.
+
+    A row is the elements along the softmax's axis.
+    """
 
     y_t: Annotated[str, "C type of y"]
     bits_y: Annotated[int, "bits of y"]

@@ -80,7 +80,7 @@ class SpreadTypes(Options):
 def transposed_call(spec: ConvSpec, site: Site) -> Call:
     """Return the call of the plain C kernel of transposed convolutions, which computes four output channels at a time.
 
-    Weights are interleaved by four channels, per group of channels.
+    In each group of channels, the weights of four output channels for one input are adjacent.
     """
     shape, bias = spec.shape, spec.integer_bias
     group_out = spec.channels // shape.groups
@@ -158,10 +158,10 @@ CONV_TRANSPOSE_INT = Kernel(
 
 @dataclass(frozen=True, eq=False)
 class PhaseSpec(ConvSpec):
-    """One phase of a transposed convolution, as a product of windows of x by a part of the kernel.
+    """One phase of a transposed convolution, as a matrix product of windows of x and a part of the kernel.
 
-    A phase is the rows of y whose number has one remainder modulo the vertical stride. Its output channels,
-    [stride_width · out_channels], are the channels of the adjacent pixels of y that a window produces.
+    A phase is the rows of y whose number has one remainder modulo the vertical stride. A window gives the channels of
+    `stride_width` adjacent pixels of y: these are the output channels of the phase.
 
     Attributes:
         codes: Requantization of the whole layer, with a multiplier for each output channel of the phase.
@@ -173,17 +173,24 @@ class PhaseSpec(ConvSpec):
 
     @cached_property
     def requantizer(self) -> Requantizer:
-        """Return the requantization of the whole layer, since one for the phase alone could differ."""
+        """Return the requantization of the whole transposed convolution, of which this is one phase.
+
+        All phases (rows of y with one remainder modulo the vertical stride) must be rounded in the same way.
+        """
         return self.codes
 
 
 @dataclass(frozen=True, eq=False)
 class TransposedSpec(ConvSpec):
-    """A transposed convolution as its kernels see it, channels last."""
+    """The specification of a transposed convolution, channels last, which can be divided into ordinary matrix products.
+
+    For kernels with fast matrix products, it gives the phases: one product for each remainder of y's row number modulo
+    the vertical stride.
+    """
 
     @staticmethod
     def of(node: Node, window: Window, groups: int, clamp: Range | None) -> TransposedSpec:
-        """Return the spec of a node with inputs x, weights and a bias.
+        """Return the specification of a node with inputs x, weights and a bias.
 
         Args:
             node: The node, channels last.
@@ -196,10 +203,10 @@ class TransposedSpec(ConvSpec):
 
     @cached_property
     def columns(self) -> tuple[int, int]:
-        """Return which columns of x a window reads; a window produces `stride_width` adjacent pixels of y.
+        """Return which columns of x a window covers, where a window gives `stride_width` adjacent pixels of y.
 
         Returns:
-            The first column relative to the window's number in the row, and the number of columns.
+            The first column, relative to the window's number in the row of y, and the number of columns.
         """
         offsets = [
             at for place in range(self.shape.stride_width) for _, at in contributing_taps(self.shape, "width", place)
@@ -209,19 +216,26 @@ class TransposedSpec(ConvSpec):
 
     @property
     def windows(self) -> int:
-        """Return the number of windows of a row of y; each produces `stride_width` pixels, the last perhaps fewer."""
+        """Return the number of windows of x from which a row of y is computed.
+
+        Each gives `stride_width` adjacent pixels, the last one perhaps fewer.
+        """
         return -(-self.shape.out_width // self.shape.stride_width)
 
     @property
     def has_partial_window(self) -> bool:
-        """Return whether the last window of a row of y produces pixels beyond the end of the row."""
+        """Return whether the last window of x for a row of y gives pixels beyond the end of the row.
+
+        Each window gives `stride_width` adjacent pixels of y.
+        """
         return self.shape.out_width % self.shape.stride_width != 0
 
     @cached_property
     def phases(self) -> tuple[PhaseSpec, ...]:
         """Return the phases of the layer, one for each remainder of y's row number modulo the vertical stride.
 
-        Groups of channels are merged into one, with zero weights between them.
+        A phase is a matrix product of windows of x and a part of the kernel. Groups of channels are merged into one
+        group, with zero weights between them.
         """
         return tuple(self._phase(place) for place in range(self.shape.stride_height))
 
@@ -262,7 +276,8 @@ class TransposedSpec(ConvSpec):
     def reads_pixels(self) -> bool:
         """Return whether each window is a single pixel of x, at the window's own position, and inside x.
 
-        Windows are then read in place, without im2col.
+        A window gives `stride_width` adjacent pixels of y. A kernel can then read the windows in x, without an im2col
+        copy.
         """
         single = all(p.first == 0 and p.weights.shape[1] == 1 for p in self.phases) and self.columns == (0, 1)
         shape = self.shape
@@ -270,7 +285,9 @@ class TransposedSpec(ConvSpec):
         return single and inside
 
     def traversal(self, at_once: int, rereads: bool) -> Traversal:
-        """Return the order of reads and writes of a kernel that computes y row by row, window by window.
+        """Return the order of reads and writes of a kernel that computes y row by row, from windows of x.
+
+        The order tells how far y may overlap x in memory. Each window gives `stride_width` adjacent pixels of y.
 
         Args:
             at_once: Windows that are read together.
@@ -300,6 +317,8 @@ class TransposedSpec(ConvSpec):
 def contributing_taps(shape: ConvShape, axis: str, place: int) -> list[tuple[int, int]]:
     """Return the taps of a transposed convolution that contribute to outputs at one position modulo the stride.
 
+    With stride s, only the taps of one remainder modulo s meet an input at a given output position.
+
     Args:
         shape: Geometry of the convolution.
         axis: The spatial axis: "height" or "width".
@@ -316,7 +335,8 @@ def contributing_taps(shape: ConvShape, axis: str, place: int) -> list[tuple[int
 class PhaseRows(Params):
     """Kernel parameters of a transposed convolution in phases: sizes of x and y, numbers of phases and windows.
 
-    A phase is the rows of y whose number has one remainder modulo the vertical stride (PhaseSpec).
+    A phase is the rows of y whose number has one remainder modulo the vertical stride. Each window of x gives as many
+    adjacent pixels of a row of y as the horizontal stride.
     """
 
     images: Annotated[int, "images of x and y"]
@@ -330,7 +350,10 @@ class PhaseRows(Params):
 
 
 class PhasePatches(Params):
-    """Kernel parameters of the im2col step of a transposed convolution in phases, which gathers windows of x."""
+    """Kernel parameters of the im2col step of a transposed convolution, which copies windows of x to scratch memory.
+
+    Each window gives several adjacent pixels of a row of y.
+    """
 
     first_pixel: Annotated[int, "pixel of x at which the first window begins"]
     window_pixels: Annotated[int, "pixels of a row of a window"]
@@ -338,7 +361,11 @@ class PhasePatches(Params):
 
 
 class PhaseOptions(Options):
-    """Template options of a transposed convolution in phases (PhaseSpec): how windows are read and rows written."""
+    """Template options of a transposed convolution in phases: how windows of x are read, and how rows of y are written.
+
+    A phase is the rows of y whose number has one remainder modulo the vertical stride. A window of x gives several
+    pixels of such a row; the last window may give pixels beyond the end of the row.
+    """
 
     reads_in_place: Annotated[bool, "whether windows are pixels of x, which are read in place"]
     has_partial_rows: Annotated[
@@ -458,8 +485,8 @@ def has_few_groups(spec: TransposedSpec) -> bool:
 def fits_packed_pairs(spec: TransposedSpec) -> bool:
     """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits, in all phases.
 
-    Return whether, in all phases, the int8 weights of two output channels can be packed into 16 bits as a weighted sum.
-    Accumulators of odd channels must fit 24 bits.
+    Return whether, in all phases (rows of y with one remainder modulo the vertical stride), the int8 weights of two
+    output channels can be packed into 16 bits as a weighted sum, and the accumulators of odd channels fit 24 bits.
     """
     return all(dsp_conv.fits_packed_pairs(phase) for phase in spec.phases)
 
@@ -469,7 +496,10 @@ def _dsp_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
-    """Return the call of a transposed convolution for the DSP extension, with weights packed phase by phase."""
+    """Return the call of a transposed convolution for the DSP extension, with weights packed phase by phase.
+
+    A phase is the rows of y whose number has one remainder modulo the vertical stride.
+    """
     rows, head = _dsp_rows(spec), spec.phases[0]
     streams, pitch = [], max(rows.pitches)
     for phase in spec.phases:
@@ -508,9 +538,9 @@ def emit_dsp(spec: TransposedSpec, site: Site) -> Call:
 
 
 def count_dsp_steps(spec: TransposedSpec) -> int:
-    """Count the inner-loop steps per inference of the DSP kernel, a term of the cost model.
+    """Count the inner-loop steps per inference of the kernel for the DSP extension, for the cost model.
 
-    A step multiplies four elements of two windows with the weights of two channels.
+    A step multiplies four elements of two windows of x with the weights of two output channels.
     """
     rows = _dsp_rows(spec)
     return _blocks_of(spec, 2, 2) * sum(rows.pitches) // 4
@@ -527,7 +557,10 @@ def _mve_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_mve(spec: TransposedSpec, site: Site) -> Call:
-    """Return the call of a transposed convolution for Helium, with weights and requantization tables phase by phase."""
+    """Return the call of a transposed convolution for Helium, with weights and requantization tables phase by phase.
+
+    A phase is the rows of y whose number has one remainder modulo the vertical stride.
+    """
     rows, head = _mve_rows(spec), spec.phases[0]
     vectors, tables = [], [layer.RequantizationTable(phase) for phase in spec.phases]
     packed = [layer.pack_vectors(phase.rows, layer.CHANNELS_PER_BLOCK) for phase in spec.phases]
@@ -553,9 +586,9 @@ def emit_mve(spec: TransposedSpec, site: Site) -> Call:
 
 
 def count_mve_steps(spec: TransposedSpec) -> int:
-    """Count the inner-loop steps per inference of the Helium kernel, a term of the cost model.
+    """Count the inner-loop steps per inference of the kernel for Helium, for the cost model.
 
-    A step multiplies 16 elements of two windows with the weights of four channels.
+    A step multiplies 16 elements of two windows of x with the weights of four output channels.
     """
     return _blocks_of(spec, 2, layer.CHANNELS_PER_BLOCK) * sum(-(-phase.depth // layer.VECTOR) for phase in spec.phases)
 
@@ -571,7 +604,11 @@ def _thumb_rows(spec: TransposedSpec) -> _Rows:
 
 
 def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
-    """Return the call of a transposed convolution for Thumb-1, with weights interleaved by six channels."""
+    """Return the call of a transposed convolution for Thumb-1, with weights packed phase by phase.
+
+    A phase is the rows of y whose number has one remainder modulo the vertical stride. Weights are packed for six
+    output channels at a time.
+    """
     rows, head = _thumb_rows(spec), spec.phases[0]
     packed, tails = zip(*(scalar_conv.pack_in_sixes(phase) for phase in spec.phases), strict=True)
     offset, codes = scalar_conv.thumb1_requantization(spec.requantizer, spec.largest_sum, spec.limits)
@@ -590,9 +627,9 @@ def emit_thumb1(spec: TransposedSpec, site: Site) -> Call:
 
 
 def count_thumb1_steps(spec: TransposedSpec) -> int:
-    """Count the inner-loop steps per inference of the Thumb-1 kernel, a term of the cost model.
+    """Count the inner-loop steps per inference of the kernel for Thumb-1, for the cost model.
 
-    A step multiplies one element of one window with the weights of six channels.
+    A step multiplies one element of a window of x with the weights of six output channels.
     """
     return _blocks_of(spec, 1, 6) * sum(phase.depth for phase in spec.phases)
 

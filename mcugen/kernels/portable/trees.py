@@ -30,7 +30,10 @@ class ForestParams(Params):
 
 
 class ForestOptions(Options):
-    """Template options of tree ensembles: how the weights of leaves become scores."""
+    """Template options of tree ensembles: how the weights of the leaves that a row reaches become the row's scores.
+
+    With `marked`, a score begins as NaN, which the first weight replaces; `fills` makes it 0 if no leaf adds a weight.
+    """
 
     x_t: Annotated[str, "C type of the computation"]
     combine: Annotated[str, "C text that adds a weight {w} to a score {y}"]
@@ -54,7 +57,11 @@ class TableParams(Params):
 
 
 class TableOptions(ForestOptions):
-    """Template options of tree ensembles in tables: comparisons, checks, and the layout of the weights of leaves."""
+    """Template options of tree ensembles that are stored as tables: comparisons, checks, and the weights of leaves.
+
+    A node compares a feature with a threshold, and leads to its yes or no side. `tests` is used if the nodes use
+    several comparisons, which have numbers in the tables.
+    """
 
     test: Annotated[str, "C text of the comparison, if all nodes use the same"]
     tests: Annotated[list[tuple[int, str]], "numbers and C texts of the comparisons, if nodes use several"]
@@ -126,9 +133,9 @@ class TreeText:
 
     @staticmethod
     def of(lines: Sequence[Line]) -> TreeText:
-        """Return the text of a tree's function with these lines in its body.
+        """Return the C text of a decision tree's function, given the lines of its body.
 
-        `reads` and `writes` follow from the lines.
+        The lines show whether the body reads the features x, and whether it writes the scores y.
         """
         return TreeText(lines, _mentions(lines, "x["), _mentions(lines, "y["))
 
@@ -138,7 +145,7 @@ def _mentions(lines: Sequence[Line], text: str) -> bool:
 
 
 class TreeCodeOptions(ForestOptions):
-    """Template option with the C functions of the trees."""
+    """Template options of tree ensembles that are compiled to one C function for each tree, in nested ifs."""
 
     trees: Annotated[list[TreeText], "the body of each tree's function"]
 

@@ -50,7 +50,8 @@ def is_depthwise(spec: ConvSpec) -> bool:
 def depthwise(spec: ConvSpec) -> bool:
     """Require a depthwise convolution of all channels of a pixel in memory.
 
-    Return whether the convolution is depthwise and covers all channels that the pixels of x and y have in memory.
+    Return whether the convolution is depthwise, and its pixels have no further channels in memory, as they have if the
+    channels of a layer are divided between two cores.
     """
     return spec.shape.is_depthwise and spec.shape.pixel_channels is None
 
@@ -66,7 +67,7 @@ def is_not_depthwise(spec: ConvSpec) -> bool:
 def is_single_pixel(spec: ConvSpec) -> bool:
     """Require one output pixel that reads one input pixel.
 
-    Return whether the layer has one output pixel, which depends on one input pixel, and one group of channels: a fully
+    Return whether the layer has one group of channels and one output pixel, which depends on one input pixel: a fully
     connected layer of one row.
     """
     shape = spec.shape
@@ -87,13 +88,19 @@ class DenseSizes(Params):
 
 
 class RestOptions(Options):
-    """Template option of kernels that compute blocks of output channels: whether the last block is partial."""
+    """Template option of kernels that compute several output channels at a time: whether the last block is partial.
+
+    A block is the channels that are computed together; a partial block has fewer channels.
+    """
 
     has_tail_channels: Annotated[bool, "whether the last block of channels is partial"]
 
 
 class Gathering(Params):
-    """Kernel parameters of the im2col step, which copies the inputs under a window to a patch in scratch memory."""
+    """Kernel parameters of the im2col step, which copies the inputs under a window to a patch in scratch memory.
+
+    The inputs under a row of the window are copied as runs: adjacent pixels that are copied together.
+    """
 
     depth: Annotated[int, "products of a sum: bytes or elements of a patch"]
     groups: Annotated[int, "groups of channels"]
@@ -105,17 +112,21 @@ class Gathering(Params):
 
 
 class Lines(Params):
-    """Kernel parameters of a convolution whose windows are read row by row in x, without im2col."""
+    """Kernel parameters of a convolution whose windows are read in x row by row, without an im2col copy.
+
+    The elements of x under a row of the window are adjacent in memory.
+    """
 
     kernel_row_size: Annotated[int, "adjacent elements of x under one row of the window"]
     kernel_row_gap: Annotated[int, "elements of x from the end of a row of the window to the start of the next row"]
 
     @staticmethod
     def of(shape: ConvShape) -> Lines | None:
-        """Return the parameters of a convolution whose windows are read row by row in x.
+        """Return the parameters of a convolution whose windows are read in x row by row, without an im2col copy.
 
         Returns:
-            The parameters; None if windows extend beyond x, or the elements of a window row are not adjacent.
+            The parameters; None if windows extend beyond x, there are several groups of channels, the elements of a
+            window row are not adjacent, or the window is a single pixel, for which no parameters are needed.
         """
         if not shape.is_inside or shape.groups > 1 or shape.dilation_width > 1 or shape.reads_pixels:
             return None
@@ -126,7 +137,11 @@ class Lines(Params):
 
 
 class WindowRows(RestOptions):
-    """Template options of convolutions in C: whether windows are read in place, and whether a block is partial."""
+    """Template options of convolutions in plain C: how windows are read, and whether the last block is partial.
+
+    A block is the output channels that are computed together. With `lines`, windows are read in x row by row; else they
+    are copied to scratch memory (im2col), or are single pixels.
+    """
 
     lines: Annotated[bool, "whether windows are read in x, row by row"]
 
@@ -161,14 +176,17 @@ def weighted_call(
 ) -> Call:
     """Return the kernel call of a layer whose weights, bias and multipliers (of integer layers) are separate operands.
 
+    Parameters and options of the requantization or clamp are added to the given ones.
+
     Args:
         spec: The layer.
         site: Operands and CPU features of the call.
-        packed: The weights in reading order.
-        params: Further parameters, in addition to those of the requantization or clamp.
+        packed: The weights in the order in which the kernel reads them.
+        params: Parameters of the loops.
         option: Template options of the loops.
-        overlaps: How far y may overlap x.
-        working: Role of the scratch memory and its number of elements of the input's type, if any.
+        overlaps: How far the output y may overlap the input x in memory.
+        working: Operand name of the scratch buffer, and its number of elements of the input's type; None without a
+            buffer.
         variant: Part of the C function's name.
     """
     store = store_of(spec)
@@ -183,9 +201,10 @@ def weighted_call(
 
 
 def emit_dense(spec: ConvSpec, site: Site) -> Call:
-    """Return the call of a fully connected layer, four output channels at a time, with weights as [block][depth][4].
+    """Return the call of a fully connected layer in C, which computes four output channels at a time.
 
-    Loops: rows, blocks of four channels, inputs. The channels behind the last block follow as [channel][depth].
+    Loops: rows, blocks of four channels, inputs. Weights are packed as [block][depth][4]; the channels behind the last
+    whole block follow as [channel][depth].
     """
     channels, shape = spec.channels, spec.shape
     size = DenseSizes(rows=spec.y.count // channels, depth=spec.depth, out_channels=channels)
@@ -198,7 +217,7 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
 def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
     """Return the call of a fully connected layer with 4-bit weights, eight output channels at a time.
 
-    Weights are stored as pack_nibble_words packs them.
+    A 32-bit word holds the weights of eight channels for one input (pack_nibble_words).
     """
     has_tail = spec.channels % CHANNELS_PER_NIBBLE_WORD != 0
     shape = spec.shape
@@ -232,9 +251,9 @@ def _as_stored(weights: Array, site: Site) -> Array:
 def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """Return the call of a convolution in plain C, two pixels by four output channels at a time.
 
-    Loops: pairs of pixels, groups of channels, blocks of four channels, inputs; eight sums in named scalars. Windows
-    are gathered (im2col) unless they can be read in place. Weights are packed per group of channels as
-    [block][depth][4]; the channels behind the last block follow as [channel][depth].
+    Windows are copied to scratch memory (im2col) unless they can be read in x. Loops: pairs of pixels, groups of
+    channels, blocks of four channels, inputs. In each group, weights are packed as [block][depth][4]; the channels
+    behind the last whole block follow as [channel][depth].
     """
     shape, weights, depth = spec.shape, spec.weights, spec.depth
     group_out = spec.channels // shape.groups
@@ -292,15 +311,15 @@ def _padded_width(shape: ConvShape) -> int:
 
 
 def reads_in_place(shape: ConvShape) -> bool:
-    """Return whether windows can be read in x, without a ring buffer of padded rows.
+    """Return whether a kernel can read windows in x, without copies of its rows in a ring buffer with padding.
 
-    This is so if no window leaves x, and pixels have no channels in memory that the layer does not cover.
+    This is so if no window extends beyond x, and the layer covers all channels that pixels have in memory.
     """
     return shape.is_inside and shape.pixel_channels is None
 
 
 def ring_of(shape: ConvShape, direct: bool) -> Ring:
-    """Return the kernel parameters of the ring buffer of padded input rows.
+    """Return the kernel parameters of the ring buffer, which holds the input rows under a window, with padding.
 
     Args:
         shape: Geometry of the convolution.
@@ -314,7 +333,7 @@ def ring_of(shape: ConvShape, direct: bool) -> Ring:
 
 
 def ring_size(shape: ConvShape, direct: bool) -> int:
-    """Return the number of elements of the ring buffer of padded input rows.
+    """Return the number of elements of the ring buffer, which holds the input rows under a window, with padding.
 
     Args:
         shape: Geometry of the convolution.
@@ -401,8 +420,8 @@ def _dense(kind: str) -> Kernel:
 def count_nibble_instructions(spec: ConvSpec) -> int:
     """Estimate the instructions per inference of the fully connected kernel for 4-bit weights on 32-bit CPUs.
 
-    They are 20 per input of a block of eight channels, 60 per 16 inputs of such a block, and 7 per input of each
-    remaining channel.
+    For each row of x, they are 20 per input and block of eight output channels, 60 per 16 inputs and block, and 7 per
+    input and remaining channel.
     """
     blocks, remaining_channels = divmod(spec.channels, CHANNELS_PER_NIBBLE_WORD)
     row = blocks * (20 * spec.depth + 60 * -(-spec.depth // 16)) + remaining_channels * 7 * spec.depth
