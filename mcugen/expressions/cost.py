@@ -24,7 +24,8 @@ def operations(expression: Expression) -> int:
 def is_short(expressions: Sequence[Expression]) -> bool:
     """Return whether a loop that computes these expressions is worth unrolling.
 
-    It has few operations, and calls no functions that take more than a few instructions.
+    The expressions must have at most MAX_UNROLLED_OPERATIONS operations together, and each function that they call must
+    take only a few instructions (Function.is_quick).
     """
     calls = [part for e in expressions for part in parts(e) if isinstance(part, CallExpression)]
     return all(c.function.is_quick for c in calls) and sum(map(operations, expressions)) <= MAX_UNROLLED_OPERATIONS

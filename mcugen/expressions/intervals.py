@@ -28,12 +28,12 @@ from mcugen.hir.types import Array, Bounds, DType
 
 
 def bounds(expression: Expression, arguments: Mapping[str, Bounds]) -> Bounds | None:
-    """Return the smallest and the largest values of an expression, as two arrays; None if no bounds are known.
+    """Return a lower and an upper bound of an expression's values, each as an array; None if no bounds are known.
 
     Args:
         expression: The expression.
-        arguments: Bounds of arguments and tables, by name. An argument without bounds can have any value of its type.
-            For a constant, the same array is the lower and the upper bound.
+        arguments: Lower and upper bounds of arguments and tables, as two arrays, by name. An argument without bounds
+            can have any value of its type. For a constant, both bounds are the same array.
     """
     if isinstance(expression, Argument | Table):
         return _given(expression.dtype, arguments.get(expression.name))

@@ -21,7 +21,7 @@ Operand = Union["Expression", int, float]
 class Expression(FrozenByPosition):
     """Base class of typed scalar expressions, which compute one value; they are immutable and compared by value.
 
-    Properties depend on all operands and are computed once.
+    Properties such as the type follow from the subexpressions. Each is computed on first use, then stored.
     """
 
     @cached_property
@@ -38,9 +38,11 @@ class Expression(FrozenByPosition):
 
     @cached_property
     def wraps(self) -> bool:
-        """Return whether integer arithmetic with this expression as operand is computed modulo the range of its type.
+        """Return whether integer arithmetic on this expression may wrap (be computed modulo the range of its type).
 
-        The result is False for truth values and results of functions, with which arithmetic is known not to overflow.
+        The arithmetic may wrap if the expression contains an integer argument that is not marked as exact
+        (Argument.exact). Arguments of comparisons and functions do not count: arithmetic on the results of these never
+        overflows.
         """
         if isinstance(self, Argument):
             return self.type.is_integer and not self.exact

@@ -165,9 +165,14 @@ def _typed(function: Callable[[Array, Array], Array], dtype: np.dtype[Any]) -> C
 
 
 def to_compute_type(dtype: DType, array: Array) -> Array:
-    """Convert an array of elements of type `dtype` to the numpy type in which expressions compute with them.
+    """Convert an array of elements of type `dtype` to the numpy type in which expressions are evaluated.
 
-    Integers that do not wrap are computed in int64.
+    Integers become int64, except uint32 and uint64: their arithmetic wraps, so they keep their type. Other types stay
+    unchanged.
+
+    Args:
+        dtype: Type of the elements in the expression.
+        array: The elements, of any numpy type.
     """
     return array.astype(_working(dtype), copy=False)
 

@@ -82,7 +82,7 @@ class Limits:
         ram: Largest number of bytes of RAM that a plan may use.
         flash: Largest number of bytes of flash that a plan may use.
         ram_in_use: Bytes of RAM that other parts of the program use anyway, so that using up to this many bytes costs a
-            node nothing (discount_ram). Nodes of loop and branch bodies are excluded.
+            node nothing (discount_ram). This does not apply to nodes in bodies of loops and branches.
         instructions: Largest number of estimated instructions of all nodes per inference.
     """
 
@@ -124,8 +124,8 @@ class Candidate:
             program.
         ram: Bytes of RAM alive while the node runs: live values of other nodes, inputs, outputs and scratch.
         stalls: Stall cycles beyond `instructions` that the kernel declares for the core (Kernel.stalls).
-        load_stalls: Part of `instructions` that are stall cycles: waiting for loads of constants, or included in fitted
-            cycles of the core.
+        load_stalls: Part of `instructions` that are stall cycles: those of loads of constants and, where fitted cycles
+            of the core replace instructions, the difference between both.
         is_measured: Whether `instructions` are cycles that were measured on the device.
     """
 
@@ -147,8 +147,8 @@ class Candidate:
 class FixedCost:
     """The cost of all nodes for which there is no choice between kernels.
 
-    All instructions of such nodes are either compared or uncompared, so one of the two figures is 0. A rough estimate
-    is not compared unless it exceeds the least instructions of the nodes with a choice.
+    The instructions of these nodes are a rough estimate. They count in comparisons of plans only if they exceed the
+    least possible instructions of the nodes with a choice. So one of the two figures is 0.
 
     Attributes:
         ram_bytes: Largest number of bytes of RAM in use while one of these nodes runs.
@@ -207,7 +207,7 @@ class KernelChoice:
 
     Args:
         graph: The model.
-        features: CPU features and tuning flags.
+        features: Names of CPU features, and of tuning flags, which select variants of kernels.
         costs: Cost model of the CPU.
         goal: The goal of the optimization: `speed`, `ram`, `flash` or `balanced`.
         family: One of FAMILIES (mcugen.core.options): `cmsis-nn` uses a kernel of the library wherever one fits; for
@@ -253,8 +253,8 @@ class KernelChoice:
     def slowest(self, limits: Limits) -> float:
         """Return the largest number of instructions per inference, without stalls, that a `balanced` plan may take.
 
-        It is MAX_BALANCED_SLOWDOWN times the instructions of the fastest plan that uses little of the memory limits
-        (AMPLE_MEMORY_FRACTION), and infinite if there is no such plan.
+        It is MAX_BALANCED_SLOWDOWN times the instructions of the fastest plan, if that plan uses at most the fraction
+        AMPLE_MEMORY_FRACTION of the limits of RAM and flash. Otherwise, the result is infinite.
         """
         offered, fixed_cost = self._offered(limits)
         return _slowest(_without_waits(offered), limits, fixed_cost) + fixed_cost.uncompared_instructions
@@ -316,13 +316,13 @@ def offers_of(
 
     Args:
         graph: The model.
-        features: CPU features and tuning flags.
+        features: Names of CPU features, and of tuning flags, which select variants of kernels.
         costs: Cost model of the CPU.
         fitting: The kernels that fit, by node.
         settled: Nodes whose kernel is fixed already, such as library kernels.
         in_any_order: Whether to use, for each node, the smaller RAM of two node orders: the graph's own and the order
-            of least RAM. Line-buffer fusion needs this, because its best order may be another one. If False, nodes run
-            in the order of least RAM.
+            of least RAM. Line-buffer fusion, which computes several layers together row by row, needs this, because its
+            best order may be another one. If False, nodes run in the order of least RAM.
 
     Returns:
         The candidates of each node of `fitting`, and for the other nodes the bytes of RAM alive while the node runs, by
@@ -409,11 +409,11 @@ def time_without_choice(
 
     Args:
         graph: The model.
-        features: CPU features and tuning flags.
+        features: Names of CPU features, and of tuning flags, which select variants of kernels.
         costs: Cost model of the CPU; cycles that it has fitted for a core replace instructions.
         settled: Nodes to leave out, because their kernel is chosen elsewhere.
-        goal: The goal of the optimization; unless it is `speed`, weights of few bits are unpacked tile by tile, which
-            adds instructions.
+        goal: The goal of the optimization; unless it is `speed`, weights of fewer bits than the computation stay packed
+            in flash and are unpacked at run time, one tile of weights at a time, which adds instructions.
 
     Returns:
         The sum over the nodes.
@@ -486,7 +486,7 @@ def all_fitting(
 
     Args:
         graph: The model.
-        features: CPU features and tuning flags.
+        features: Names of CPU features, and of tuning flags, which select variants of kernels.
         any_size: Whether sizes may be known at run time only.
         requested: Names of kernels that are returned even if they use more memory to save time.
     """
@@ -506,7 +506,7 @@ def fitting_kernels(
 
     Args:
         node: The node.
-        features: CPU features and tuning flags.
+        features: Names of CPU features, and of tuning flags, which select variants of kernels.
         any_size: Whether to return only the kernels for sizes known at run time, if any fits.
         requested: Names of kernels that are returned even if they use more memory to save time.
     """
@@ -527,7 +527,7 @@ def remarks_on_unmeasured(
 
     Args:
         graph: The model.
-        features: CPU features and tuning flags.
+        features: Names of CPU features, and of tuning flags, which select variants of kernels.
         costs: Cost model of the CPU.
         any_size: Whether sizes may be known at run time only.
     """
@@ -616,7 +616,7 @@ def _candidate(
     Args:
         node: The node.
         kernel: The kernel.
-        features: CPU features and tuning flags.
+        features: Names of CPU features, and of tuning flags, which select variants of kernels.
         costs: Cost model of the CPU.
         times: How often the node runs per inference.
         alive: The bytes alive at each node, by the name of its first output.

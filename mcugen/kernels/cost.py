@@ -126,8 +126,9 @@ class CostTable:
             constants, such as weights in slow flash. They count like instructions.
         core: Core (such as cortex-m4) whose cycles are used to compare plans by time; "" to compare plans by
             instructions.
-        separate_sum_fraction: Fraction of float products that kernels with FloatLoops add by separate instructions: 0,
-            0.5 or 1. The fits do not include these instructions.
+        separate_sum_fraction: Fraction (0, 0.5 or 1) of float products that are added by a separate instruction instead
+            of a fused multiply-add, in kernels that can do so (their options include FloatLoops). The fitted costs do
+            not include these additional instructions.
         once: Measured code size in bytes, by kernel name, of a function that is called once: inlined, with all
             parameters known.
         several: Measured code size in bytes, by kernel name, of a function that several layers call; for kernels absent
@@ -181,9 +182,9 @@ class CostTable:
     def time(self, node: Node, kernel: Kernel) -> float:
         """Estimate the time of a node by a kernel, in instructions plus stall cycles of fused multiply-adds.
 
-        Each fused multiply-add counts FMA_STALLS stall cycles if tuning flags let kernels add some float products by
-        separate instructions (separate_sum_fraction > 0), because fused ones are slow on such a core; otherwise none
-        are added.
+        Stall cycles count only if `separate_sum_fraction` (the fraction of float products that are added by a separate
+        instruction) is above 0. A fused multiply-add is then slow on the core, and each one counts FMA_STALLS stall
+        cycles.
         """
         fused = _products(node, kernel) - self._apart(node, kernel) if self.separate_sum_fraction else 0.0
         return self.instructions(node, kernel) + FMA_STALLS * fused
@@ -195,8 +196,9 @@ class CostTable:
     def rough_stalls(self, node: Node) -> float:
         """Estimate the stall cycles of the float products of a node none of whose kernels was measured.
 
-        The result is 0 unless the core has a slow fused multiply-add (SLOW_FMA). Additional instructions of separate
-        additions are included.
+        On cores with a slow fused multiply-add (SLOW_FMA), each fused multiply-add counts FMA_STALLS cycles. The
+        fraction `separate_sum_fraction` of the products is not fused: each of these counts one cycle, for its separate
+        addition. The result is 0 on other cores, and for integer nodes.
         """
         x = node.inputs[0] if node.inputs else None
         if self.core not in SLOW_FMA or x is None or not x.type.dtype.is_float:
@@ -279,8 +281,8 @@ def cost_table(cpu: str, features: frozenset[str] = frozenset()) -> CostTable:
 
     Args:
         cpu: Name of the CPU, as in board files; a CPU without a table of its own gets that of a similar CPU.
-        features: CPU features and tuning flags, which decide how many float products are added by separate
-            instructions.
+        features: Names of CPU features, and of tuning flags (which select variants of kernels). They decide how many
+            float products are added by separate instructions.
     """
     return replace(_measured(cpu), separate_sum_fraction=separate_sums_per_pair(features) / 2)
 

@@ -40,8 +40,8 @@ def load_families(family: str) -> tuple[LibraryLayer, ...]:
     """Return the kinds of layers that the libraries of a kernel family compute, after importing the family's package.
 
     Args:
-        family: Name of the family. OWN_FAMILIES have no libraries, so that the result is empty; AUTO stands for all
-            libraries.
+        family: Name of the family. The result is empty for families of mcugen's own kernels (OWN_FAMILIES), which use
+            no library; AUTO stands for all libraries.
 
     Raises:
         UsageError: The package of a library cannot be imported.

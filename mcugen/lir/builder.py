@@ -22,7 +22,7 @@ class Builder:
 
     Args:
         program: The program that instructions are appended to.
-        features: Names of the CPU features and tuning flags that kernels may use.
+        features: Names of CPU features that kernels may use, and of tuning flags, which select variants of kernels.
         optimize: The user's goal: "speed", "ram", "flash" or "balanced".
         choices: The kernels chosen for nodes that several kernels fit.
         any_size: Whether instructions for different run-time sizes must differ in parameters only.
@@ -203,9 +203,10 @@ class Builder:
             node: The node that the block belongs to.
             control: Kind of the marker.
             operands: Role, access and buffer of the marker's operands.
-            steps: Number of iterations; only for FOR, else None.
-            events: Number of the case that each event runs, in order; only for STREAM.
-            case: Number of the case; only for CASE, else None.
+            steps: Number of iterations, for the marker of a loop (FOR); else None.
+            events: For the marker of a STREAM block, which computes several layers together row by row: the number of
+                the case that each event runs, in order.
+            case: For the marker of a case, which is a part of a STREAM block: the number of the case; else None.
             overlaps: How far outputs of the block may overlap its inputs in memory.
         """
         types, macs = self._facts_of(node)

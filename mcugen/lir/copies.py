@@ -64,7 +64,11 @@ class Offsets(Params):
 
 
 class CopyWalk(ByAxis):
-    """Kernel parameters of a copy's nested loops, innermost last: iterations, and strides in x and y in elements."""
+    """Kernel parameters of the nested loops of a strided copy from x to y, one set for each loop, the outermost first.
+
+    `count` is the number of iterations of a loop; the strides are the distances in x and y, in elements, from iteration
+    to iteration. With a stride of 0, each iteration reads the same elements of x.
+    """
 
     count: Annotated[Mapping[str, int], "trips of this loop"]
     x_stride: Annotated[Mapping[str, int], "elements of x from trip to trip; 0: the same again"]
@@ -72,13 +76,16 @@ class CopyWalk(ByAxis):
 
 
 class CopiedRunParams(Params):
-    """Kernel parameter of a copy of contiguous runs of elements: the bytes of one run."""
+    """Kernel parameter of a copy of contiguous runs of elements: the bytes of one run; None to copy single elements."""
 
     run: Annotated[int | None, "bytes that lie together"] = None
 
 
 class CopyOptions(Options):
-    """Template options of a copy: number of nested loops, element type, and whether it copies contiguous runs."""
+    """Template options of a copy: number of nested loops, element type, and whether it copies contiguous runs.
+
+    A copy may be in a loop of the program. With `stepped`, each iteration of this loop copies another part of x or y.
+    """
 
     rank: Annotated[int, "loops"]
     contiguous: Annotated[bool, "whether runs are copied instead of elements"]

@@ -11,12 +11,13 @@ from mcugen.lir.state import copy_of
 
 
 def lend_buffers(program: Program) -> None:
-    """Move the inputs and outputs of a program from the arena to the caller's buffers, in place (zero-copy).
+    """Move the inputs and outputs of a program from the arena to the caller's buffers, so that they need no copies.
 
-    Their buffers then have Space.GIVEN and Space.TAKEN. A streamed input, which has no memory, stays as it is. An
-    output that shares its buffer with an input, a state, a constant or another output gets a buffer of its own, to
-    which it is copied at the end. Moves of a whole input or to a whole output are removed, so that layers read and
-    write the caller's buffers directly.
+    The program is changed in place. The buffers of inputs then have Space.GIVEN, those of outputs Space.TAKEN. An input
+    that the caller passes row by row has no memory, and stays as it is. An output that shares its buffer with an input,
+    a state, a constant or another output gets a buffer of its own, to which it is copied at the end. Moves (copies of
+    bytes) of a whole input or to a whole output are removed, so that layers read and write the caller's buffers
+    directly.
     """
     for endpoint in program.inputs:
         if endpoint.buffer.space is Space.INPUT:

@@ -80,9 +80,9 @@ def cut(program: Program, at: int) -> None:
 
 
 def separate_areas(program: Program) -> None:
-    """Assign the buffers of the second part of a two-core pipeline to arena area 1.
+    """Assign the buffers of the second part of a two-core pipeline to an area of the arena of their own (area 1).
 
-    The memory of each part is then planned on its own.
+    The program is changed in place. The memory of each part is then planned on its own.
     """
     assert program.handover is not None
     for buffer in _buffers(program.instrs[program.handover.stop :]):
@@ -90,7 +90,10 @@ def separate_areas(program: Program) -> None:
 
 
 def join_areas(program: Program) -> None:
-    """Join the planned arena areas of a pipeline's two parts to one area, in which the second one follows the first."""
+    """Join the planned arena areas of a pipeline's two parts to one area, in which the second one follows the first.
+
+    The program is changed in place: the offsets of the buffers, and the sizes of the areas.
+    """
     first = aligned(program.area_sizes[0])
     for buffer in program.buffers:
         if buffer.planned and buffer.area:

@@ -136,7 +136,11 @@ class Options(Declaration):
 
 
 class ExpressionParams(Params):
-    """Base class of parameters that C expressions in the template's options read, not the template's own text."""
+    """Base class of kernel parameters that only C expressions among a template's options read.
+
+    An example are constants of an activation function whose C text is an option of the template. The template's own
+    text does not name these parameters.
+    """
 
 
 class ByAxis(Params):
@@ -265,7 +269,7 @@ class Kernel:
         uniform: Parameters that become literals if all layers that share the function agree on them. No condition of
             the template depends on these alone.
         without: Parameters of the groups that the template does not use.
-        needs: CPU features and tuning flags that the kernel needs.
+        needs: Names of CPU features that the kernel needs, and of tuning flags (which select variants of kernels).
         lacks: CPU features and tuning flags with which the kernel must not be used.
         when: Conditions on the layer, all of which must hold. The first line of a condition's docstring reads "Require
             …."; the report shows what is required as a reason for the kernel.
@@ -280,10 +284,12 @@ class Kernel:
         any_size: Whether the parameters are polynomials of the sizes, so that sizes may be known at run time only.
         spends: Whether the kernel takes more flash and scratch memory to save time, which is refused where memory is
             scarce (MEMORY_FOR_SPEED).
-        loads: Loads of a word of constants while each element of the word serves one product. It is 0.25 if a load
-            serves four results, 4 if each product loads a byte, and 0 if weights stay in registers.
+        loads: Number of times that the kernel loads each word of constants for every product that an element of the
+            word takes part in. It is 0.25 if a load serves four results, 4 if each product loads a byte, and 0 if
+            weights stay in registers.
         products: Multiplications for each multiply-accumulate of the layer.
-        sweeps: Largest number of passes over all constants, if words are loaded several times before other words.
+        sweeps: Upper limit of `loads` in the estimate of cache misses, below `loads` if the kernel loads a word several
+            times before it loads other words: only the first load can then miss the cache.
         stalls: Cycles per unit of `extra`, by core, beyond the measured instructions: loads of several words, and
             stalls on them. They are negative if a core has its own loops that issue two instructions at once.
         library: Name of the library whose functions the kernel calls. The C function then returns a status, as the
@@ -328,7 +334,10 @@ class Kernel:
     example: str = ""
 
     def runs_on(self, features: frozenset[str]) -> bool:
-        """Return whether the kernel may be used with these CPU features and tuning flags."""
+        """Return whether the kernel may be used with the CPU features and tuning flags in `features`.
+
+        Tuning flags are names that select variants of kernels. All names in `needs` must be given, and none in `lacks`.
+        """
         return self.needs <= features and not self.lacks & features
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
@@ -410,9 +419,11 @@ class Kernel:
         return declared_role
 
     def place(self, name: str) -> int:
-        """Return the position, from 0, of the operand with this name in the C function's parameter list.
+        """Return the position by which the operand with this name is sorted in the C function's parameter list.
 
-        The operands of adjacent roles for any number of operands may be interleaved: x0, t1, x2.
+        It is the index, from 0, of the operand's declaration in `operands`. Adjacent declarations that each stand for
+        any number of operands (Role.several) share the first index, so that their operands may be interleaved: x0, t1,
+        x2.
         """
         at = self.operands.index(self.role(name))
         while at and self.operands[at].several and self.operands[at - 1].several:
@@ -548,7 +559,7 @@ class Site:
         return self.builder.growing_const(self._called(name), data)
 
     def scratch(self, name: str, dtype: DType, count: int) -> Buffer:
-        """Return a new scratch buffer of `count` elements of type `dtype` for this instruction."""
+        """Return a new scratch buffer of `count` elements of type `dtype`, which only one instruction uses."""
         return self.builder.scratch(self._called(name), dtype, count)
 
     def call(
@@ -569,7 +580,7 @@ class Site:
 
     @property
     def features(self) -> frozenset[str]:
-        """Return the CPU features and tuning flags of the program."""
+        """Return the names of the program's CPU features, and of its tuning flags, which select variants of kernels."""
         return self.builder.features
 
     @property

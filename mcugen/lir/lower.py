@@ -44,7 +44,7 @@ def lower(
 
     Args:
         graph: Graph to lower.
-        features: Features and tuning flags of the CPU.
+        features: Names of CPU features, and of tuning flags, which select variants of kernels.
         states: For each output that is a state, the name of the input that it becomes in the next call; None for a
             model without states.
         optimize: The user's goal: "speed", "ram", "flash" or "balanced".

@@ -365,7 +365,10 @@ class Instr:
 
     @property
     def moves_nothing(self) -> bool:
-        """Return whether this is a move whose source and target have the same address in the memory plan."""
+        """Return whether this is a move whose source and target have the same address in the memory plan.
+
+        A move is a copy of bytes between buffers; it then needs no code.
+        """
         if self.kernel != MOVE or not self.has_fixed_parts:
             return False
         x, y, distance = self.operand("x").buffer, self.operand("y").buffer, self.distance
@@ -377,16 +380,24 @@ class Instr:
 
     @property
     def has_fixed_parts(self) -> bool:
-        """Return whether the byte offsets of a move are constants that do not depend on run-time sizes."""
+        """Return whether the byte offsets of a move (a copy between buffers) are independent of run-time sizes."""
         return not {"x_at", "y_at"} & self.formulas.keys()
 
     def part(self, role: str) -> tuple[int, int]:
-        """Return the byte offset and the size in bytes of the part that a move reads (`role` "x") or writes ("y")."""
+        """Return the byte offset and the size in bytes of the part of a buffer that a move (a copy of bytes) uses.
+
+        Args:
+            role: "x" for the part of the source that is read, "y" for the part of the target that is written.
+        """
         return int(self.params.get(f"{role}_at", 0)), int(self.params["nbytes"])
 
     @property
     def distance(self) -> int:
-        """Return how many bytes the target of a move must begin behind its source for the move to need no code."""
+        """Return the distance in bytes between source and target at which a move (a copy of bytes) needs no code.
+
+        It is measured from the start of the source buffer to the start of the target buffer. At this distance, the
+        bytes that the move reads and those that it writes have the same addresses.
+        """
         return self.part("x")[0] - self.part("y")[0]
 
     @property
@@ -504,8 +515,9 @@ class Program:
         states: States that the model keeps between calls, named like the inputs that read them.
         buffers: All buffers, constants included.
         instrs: The instructions in the order of execution.
-        area_sizes: Bytes of each area of the arena; set by the memory planner.
-        area_bounds: Lower bound of each area's bytes, for all plans that eliminate the same moves.
+        area_sizes: Bytes of each area of the arena (a part that is planned on its own); set by the memory planner.
+        area_bounds: Lower bound of each area's bytes, for all plans that eliminate the same moves (copies whose source
+            and target get the same address).
         symbols: Sizes of the model that are known at run time only.
         lesson: Arguments and results of training, for a trainable model; None for other models.
         handover: Indices of the moves between the two parts of a pipeline over frames (mcugen.lir.frames); None without
@@ -561,9 +573,10 @@ class Program:
 
     @property
     def marks_state(self) -> bool:
-        """Return whether a zeroed state struct is invalid, so that NAME_reset must mark the struct as initialized.
+        """Return whether a state struct of zeros is invalid, because some state does not start with zeros.
 
-        This is so if a state does not start with zeros.
+        The generated function NAME_reset (NAME is the model's name) must then mark the struct as initialized. States
+        are data that the model keeps between calls.
         """
         learns = self.lesson is not None and bool(self.lesson.first)
         return learns or any(e.quant is not None and e.quant.zero_point != 0 for e in self.states)
@@ -579,8 +592,9 @@ class Program:
     def layers(self) -> list[range]:
         """Return the indices of the instructions of each layer; most layers have one instruction.
 
-        Instructions with the same `group` are one layer. Eliminated moves belong to no layer, and a STOP (possible end
-        of a training call) belongs to the layer before it.
+        Instructions with the same `group` (number of a layer) form one layer. A move (copy of bytes) whose source and
+        target have the same address belongs to no layer. A STOP, where a training call may end, belongs to the layer
+        before it.
         """
         spans: list[range] = []
         for index, instr in enumerate(self.instrs):
@@ -594,8 +608,10 @@ class Program:
     def head(self, layer: range) -> Instr:
         """Return the instruction that represents a layer (an entry of `layers`) in names and reports.
 
-        It is the marker of the layer's outermost block, or else the first instruction that computes. A side of a fork
-        is represented by its first instruction that computes, or by its marker if it only renames tensors.
+        If the layer is a block, such as a loop, this is the marker that begins the block. Otherwise, it is the first
+        instruction that computes, not one that only prepares data. A side of a fork (one of two sequences that two
+        cores run at the same time) is represented by its first instruction that computes, or by its marker if there is
+        none.
         """
         instrs = [self.instrs[i] for i in layer]
         if self.is_side(layer):
@@ -604,18 +620,20 @@ class Program:
         return next((i for i in instrs if i.control is not Control.NONE), computing)
 
     def completing(self, layer: range) -> Instr:
-        """Return the instruction that completes a layer's result.
+        """Return the instruction that completes the result of a layer (an entry of `layers`).
 
-        It is the instruction that joins the result's tiles, or else the one that represents the layer (`head`).
+        If the layer is computed in tiles (parts of the result), it is the instruction that joins the tiles, else the
+        instruction that represents the layer (`head`).
         """
         head, last = self.head(layer), self.instrs[layer[-1]]
         is_joined = last.group and head.name != last.name and Control.NONE is head.control is last.control
         return last if is_joined and not self.is_side(layer) else head
 
     def macs_of(self, layer: range) -> int:
-        """Return the multiply-accumulates of a layer (an entry of `layers`).
+        """Return the number of multiply-accumulates of a layer (an entry of `layers`).
 
-        They are those of the marker of the layer's block, or else of all its instructions.
+        If the layer is a block, such as a loop, it is the number of the marker that begins the block, else the sum over
+        the layer's instructions.
         """
         if self.head(layer).control is not Control.NONE:
             return self.head(layer).macs
@@ -631,11 +649,18 @@ class Program:
         return beginning in (Control.FORK, Control.ELSE)
 
     def loops(self) -> list[tuple[int, int]]:
-        """Return the indices of the first and last marker of each FOR or STREAM block; inner blocks come first."""
+        """Return the indices of the markers that begin and end each FOR or STREAM block; inner blocks come first.
+
+        A FOR block is a loop. A STREAM block computes several layers together row by row, by running its parts
+        repeatedly.
+        """
         return [(i, end) for i, end in self.blocks() if self.instrs[i].control in (Control.FOR, Control.STREAM)]
 
     def blocks(self) -> list[tuple[int, int]]:
-        """Return the indices of the first and last marker of each block; inner blocks come first."""
+        """Return the indices of the markers that begin and end each block; inner blocks come first.
+
+        A block is a range of instructions between two markers, such as a loop or a branch.
+        """
         begun: list[int] = []
         blocks = []
         for index, instr in enumerate(self.instrs):
@@ -646,7 +671,7 @@ class Program:
         return blocks
 
     def wholes(self) -> list[range]:
-        """Return the instruction indices of each outermost block, and of each instruction outside of blocks.
+        """Return the index range of each outermost block (such as a loop), and of each instruction outside of blocks.
 
         The ranges are in order and cover the program.
         """
@@ -659,9 +684,14 @@ class Program:
         return wholes
 
     def cases(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the indices of the begin and end marker of each case of a STREAM block.
+        """Return the indices of the markers that begin and end each case of a STREAM block.
 
-        `start` and `end` are the indices of the block's own markers.
+        A STREAM block computes several layers together row by row (line-buffer fusion). It runs its cases, which are
+        sequences of instructions, in the order of its events.
+
+        Args:
+            start: Index of the marker that begins the STREAM block.
+            end: Index of the marker that ends it.
         """
         inside = [(i, j) for i, j in self.blocks() if start < i < end]
         return sorted((i, j) for i, j in inside if not any(a < i < b for a, b in inside))
@@ -670,9 +700,11 @@ class Program:
         """Return the live range of each planned buffer: the first and last instruction that need its contents.
 
         Inputs live from −1 (before the first instruction), outputs to len(instrs). A buffer that is used inside and
-        outside of a loop lives throughout the loop. A buffer that only cases of a stream use lives from the first to
-        the last case between which its contents matter. A buffer that is used in a fork lives throughout the fork. The
-        ranges are computed anew at each call.
+        outside of a loop lives throughout the loop. A STREAM block computes several layers together row by row; a
+        buffer that only its cases use lives from the first to the last case between which its contents matter. In a
+        fork (two sides that two cores may run at the same time), a buffer of the second side lives throughout the fork;
+        if the sides compute tiles of a tensor, so does a buffer of the first side. The ranges are computed anew at each
+        call.
         """
         ranges: dict[Buffer, tuple[int, int]] = {}
         for endpoint in self.inputs:
@@ -702,7 +734,10 @@ class Program:
         return ranges
 
     def forks(self) -> Iterator[tuple[int, int, int]]:
-        """Yield three indices for each FORK block: of its marker, of its ELSE marker, and of its end marker."""
+        """Yield the indices of three markers for each FORK block: its begin, its ELSE, and its end.
+
+        A FORK block has two sides, separated by ELSE, which two cores may run at the same time.
+        """
         for start, end in self.blocks():
             if self.instrs[start].control is Control.FORK:
                 yield start, next(i for i in range(start, end) if self.instrs[i].control is Control.ELSE), end

@@ -33,9 +33,10 @@ class HasKernels:
     kernels: ClassVar[tuple[Kernel, ...]] = ()
 
     def spec(self, node: Node) -> object:
-        """Return what kernels need to know about a layer: types, constants, and derived values.
+        """Return the specification of a layer, from which kernels take types, constants, and derived values.
 
-        By default, this is the node itself.
+        By default, it is the node itself. Operators with more complex layers return an object of a class for such
+        layers, such as ConvSpec.
         """
         return node
 

@@ -55,18 +55,20 @@ class Traversal:
     def rereading(reads: Array, length: int) -> Traversal:
         """Return the traversal of steps that write some of their outputs before they have read all of their inputs.
 
-        The outputs of a step then must not overwrite the step's own inputs.
+        It has two entries for each step, so that the outputs of a step must not overwrite the step's own inputs.
 
         Args:
             reads: Index of the first element of x that each step reads.
-            length: Adjacent elements of y that a step writes.
+            length: Number of elements of y that each step writes; they follow those of the step before.
         """
         once = Traversal.runs(reads, length)
         return Traversal(np.repeat(once.reads, 2), np.repeat(once.writes, 2))
 
     @staticmethod
     def pixels(reads: Array, channels: int, block: int = 1) -> Traversal:
-        """Return the traversal of output pixels one by one, `block` channels at a time, and remaining channels singly.
+        """Return the traversal of output pixels one by one, in steps of `block` channels.
+
+        Channels that remain in a pixel after whole blocks are read and written one by one.
 
         Args:
             reads: For each output pixel, the index of the first channel of the first pixel of x that it reads.
@@ -119,7 +121,9 @@ def overlap(x: TensorType, y: TensorType, *orders: Traversal, out: str = "y", in
 
 
 def collapse(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Merge adjacent dimensions that all operands traverse with one common stride pattern, to save loops.
+    """Merge adjacent dimensions along which the same operands are broadcast, so that a kernel needs fewer loops.
+
+    Dimensions of size 1 are dropped.
 
     Args:
         shape: Sizes of the dimensions, outermost first.

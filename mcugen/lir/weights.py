@@ -170,7 +170,7 @@ def with_read_weights(program: Program) -> None:
     The program is changed in place. Outputs that are constants stay in the code.
 
     Raises:
-        UsageError: The program has blocks, whose constants would be read again in each step.
+        UsageError: The program has blocks, such as loops, whose constants would be read again in each iteration.
     """
     if any(instr.control is not Control.NONE for instr in program.instrs):
         rule = "weights must be read once a layer: no layer may be in a loop, a branch or a group of rows"
@@ -191,13 +191,17 @@ def with_read_weights(program: Program) -> None:
 
 
 def max_read_bytes(program: Program) -> int:
-    """Return the bytes of weights that the layer with the most weights reads by the user's callback."""
+    """Return the largest number of bytes of weights that one layer reads from a file by the user's callback."""
     layers = [[program.instrs[i] for i in layer] for layer in program.layers()]
     return max((sum(i.operand("y").buffer.nbytes for i in x if i.kernel == READ_WEIGHTS) for x in layers), default=0)
 
 
 def is_read(buffer: Buffer) -> bool:
-    """Return whether a buffer holds a constant that a file of weights can hold instead of the code."""
+    """Return whether a buffer is a constant that can be stored in a file of weights instead of the C code.
+
+    At run time, layers then read the constant from the file by a callback of the user's. The constant must have
+    elements.
+    """
     return buffer.space is Space.CONST and buffer.data is not None and buffer.count > 0
 
 

@@ -16,10 +16,12 @@ Source: mcugen.simulation.cortex_m.
 def tuning_flags(board: Board, weights: Memory, goal: str) -> frozenset[str]:
     """Return the tuning flags, which select variants of inner loops, for a board and a goal of the optimization.
 
-    PAIRED_LOADS takes more code, so the goals `ram` and `flash` do without it. SEPARATE_SUMS takes nearly twice the
-    instructions, but fewer cycles on cores with a slow fused multiply-add (SLOW_FMA) if instruction fetches do not
-    stall; only `speed` gets it here. `balanced` may get it later, when its slowdown is capped
-    (mcugen.search.slowdown_cap).
+    PAIRED_LOADS pairs products with loads for cores that issue two instructions at once. It takes more code, so the
+    goals `ram` and `flash` do without it. SEPARATE_SUMS adds float products by separate instructions. It takes nearly
+    twice the instructions, but fewer cycles on cores with a slow fused multiply-add (SLOW_FMA) if instruction fetches
+    do not stall; only `speed` gets it here. `balanced` may get it later, when its slowdown is capped
+    (mcugen.search.slowdown_cap). SHORT_LOOPS unrolls less for `flash`, MEMORY_FOR_SPEED allows kernels that take more
+    memory for `speed`, and WORD_WEIGHTS loads four int8 weights at once if each load from their memory stalls.
 
     Args:
         board: The board.

@@ -52,7 +52,7 @@ def moments(program: Program) -> list[Moment]:
 def busiest(moments: Iterable[Moment]) -> Moment:
     """Return the moment with the most bytes of the arena in use.
 
-    Among equal ones, it is the first with the most live buffers.
+    If several moments use as many bytes, it is the first one of those with the most live buffers.
     """
     return max(moments, key=lambda moment: (moment.nbytes, len(moment.buffers)))
 

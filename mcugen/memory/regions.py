@@ -138,7 +138,9 @@ class LiveRanges:
     def blocks(self) -> list[tuple[int, ...]]:
         """Return, for each instruction, the indices of the markers that begin its enclosing blocks, outermost first.
 
-        For an instruction on the second side of a branch, they include the marker between the sides (ELSE).
+        A block is a range of instructions between two markers, such as a loop or a branch. For an instruction on the
+        second side of a branch, the marker between the sides (ELSE) takes the place of the marker that begins the
+        block.
         """
         around: list[tuple[int, ...]] = []
         path: tuple[int, ...] = ()
@@ -188,8 +190,8 @@ def joined_regions(live_ranges: LiveRanges, joins: bool) -> list[Region]:
 
     Args:
         live_ranges: The live ranges of the buffers.
-        joins: Whether buffers that moves connect form one region, where that is safe. A move within a region needs no
-            code, as its source and target have the same address.
+        joins: Whether the buffers of a move (a copy of bytes) form one region, where that is safe. A move within a
+            region needs no code, as its source and target have the same address.
     """
     region_of = {b: Region({b: 0}) for b in live_ranges.ranges}
     for move in _moves(live_ranges) if joins else ():

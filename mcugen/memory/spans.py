@@ -25,8 +25,10 @@ def bytes_at(spans: Mapping[Key, Span], live_ranges: Mapping[Key, Life], moments
     the number of spans that share the same bytes.
 
     Args:
-        spans: The byte ranges, by key: number of the region, first byte, and the byte after the last one.
-        live_ranges: The first and the last moment of each byte range, from −1 to `moments`.
+        spans: The byte ranges, each by a key that identifies it: number of its region of memory, first byte, and the
+            byte after the last one.
+        live_ranges: The first and the last moment at which each byte range is in use, from −1 to `moments`, by the same
+            keys.
         moments: The last moment.
 
     Returns:

@@ -64,17 +64,18 @@ which have two or four elements.
 
 
 def loads_in_pass(instr: Instr) -> float:
-    """Return the number of loads per word of a layer's constants in one pass, which is one use of each constant.
+    """Return how often each word of a layer's constants is loaded in one pass, which is one use of each constant.
 
-    It is below 1 if a loaded word serves several results (Kernel.loads).
+    The result is a fraction below 1 if a loaded word serves several results (Kernel.loads).
     """
     return DEFAULT_LOADS_PER_WORD if instr.declaration is None else instr.declaration.loads
 
 
 def sweeps_in_pass(instr: Instr) -> float:
-    """Return how often a layer traverses all its constants in one pass (one use of each constant), as a cache sees it.
+    """Return how often a layer reads all its constants from beginning to end in one pass (one use of each constant).
 
-    A word that is loaded again soon after its last load counts once, because it is still in the cache.
+    Loads count as a cache sees them: a word that is loaded again soon after its last load counts once, because it is
+    still in the cache.
     """
     sweeps = 1.0 if instr.declaration is None else instr.declaration.sweeps
     return min(loads_in_pass(instr), sweeps)

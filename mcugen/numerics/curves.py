@@ -107,11 +107,11 @@ class Line:
         return Line.of(slope, constant, round(low), round(high))
 
     def expression(self, x: Expression, scalar: MakeParameter) -> Expression:
-        """Return the line as an expression of an int32 `x`.
+        """Return this linear function as an expression of an int32 `x`.
 
         Args:
             x: The input.
-            scalar: Makes kernel parameters of the line's constants.
+            scalar: Returns a number as a kernel parameter; it is called for each constant of the function.
         """
         up = 32 - self.shift  # where there is room for it, the upper word of 64 bits is the result
         fits = 2**15 * abs(self.slope) + abs(self.offset) < 2 ** (63 - up)
@@ -129,7 +129,7 @@ def limited(value: Expression, low: int, high: int, scalar: MakeParameter) -> Ex
         value: Expression of the int32.
         low: Lower limit.
         high: Upper limit.
-        scalar: Makes a kernel parameter of a number, here of the limits.
+        scalar: Returns a number as a kernel parameter; it is called for each limit.
     """
     for bits in (8, 16):
         if (low, high) == DType(f"int{bits}").limits:
@@ -160,12 +160,12 @@ class Segments:
     within: bool = False
 
     def expression(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the function as a scalar expression of an int16 `x`.
+        """Return this interpolation in a lookup table as a scalar expression of an int16 `x`.
 
         Args:
             x: The input.
             table: The lookup table.
-            scalar: Makes kernel parameters of the function's constants.
+            scalar: Returns a number as a kernel parameter; it is called for each constant of the function.
         """
         bits, shift = scalar(self.bits), scalar(self.shift)
         at = Shared(x + 32768)
@@ -174,12 +174,12 @@ class Segments:
         return value if self.within else limited(value, self.low, self.high, scalar)
 
     def vector(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the function as an expression of Helium vectors of four elements: two gathers, one multiplication.
+        """Return this interpolation in a lookup table as an expression of Helium vectors of four elements.
 
         Args:
             x: The input.
             table: The lookup table.
-            scalar: Makes kernel parameters of the function's constants.
+            scalar: Returns a number as a kernel parameter; it is called for each constant of the function.
         """
         at = x + 32768
         start, end = Entry(table, at >> self.bits), Entry(table, (at >> self.bits) + 1)
@@ -268,20 +268,20 @@ class ShortLine:
         return ShortLine(factor, offset, shift, *dtype.limits) if 2**15 * factor + abs(offset) < 2**31 else None
 
     def expression(self, x: Expression, scalar: MakeParameter) -> Expression:
-        """Return the line as a scalar expression of an int32 `x`.
+        """Return this linear function as a scalar expression of an int32 `x`.
 
         Args:
             x: The input.
-            scalar: Makes kernel parameters of the line's constants.
+            scalar: Returns a number as a kernel parameter; it is called for each constant of the function.
         """
         return limited(self._sum(x, scalar), self.low, self.high, scalar)
 
     def vector(self, x: Expression, scalar: MakeParameter) -> Expression:
-        """Return the line as an expression of Helium vectors of four elements.
+        """Return this linear function as an expression of Helium vectors of four elements.
 
         Args:
             x: The input.
-            scalar: Makes kernel parameters of the line's constants.
+            scalar: Returns a number as a kernel parameter; it is called for each constant of the function.
         """
         return call(CLAMP, self._sum(x, scalar), scalar(self.low), scalar(self.high))
 
@@ -295,9 +295,10 @@ class SharedTanh:
     """tanh(x), or the sigmoid (1 + tanh(x / 2)) / 2, by interpolation in TANH_TABLE, which all layers share.
 
     The result has units of 2^-15; `line` (if not None) then maps it to the output. The position in the table is at = x
-    · factor + _MIDDLE, for x limited to ±`reach`. With the entries `start` and `end` at index at >> 22 and the next
-    one, and `rest` the upper 16 of the 22 bits below, tanh is (start · 2^16 + (end − start) · rest + 2^15) >> 16, and
-    the sigmoid is 2^14 + ((start · 2^16 + (end − start) · rest + 2^16) >> 17).
+    · factor + _MIDDLE, for x limited to ±`reach`; _MIDDLE is the position of x = 0. `start` is the table's entry with
+    the index at >> 22, `end` the next entry, and `rest` the upper 16 bits of the lower 22 bits of `at`. Then tanh is
+    (start · 2^16 + (end − start) · rest + 2^15) >> 16, and the sigmoid is 2^14 + ((start · 2^16 + (end − start) · rest
+    + 2^16) >> 17).
 
     Attributes:
         factor: Integer factor from the quantized input x to a position in the table with 22 fraction bits.
@@ -349,12 +350,12 @@ class SharedTanh:
         return bool(error <= 1 / 2 + _SHARED_WORST[dtype])
 
     def expression(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the function as a scalar expression of an int16 `x`.
+        """Return this tanh or sigmoid as a scalar expression of an int16 `x`.
 
         Args:
             x: The input.
             table: TANH_TABLE as an expression.
-            scalar: Makes kernel parameters of the function's constants.
+            scalar: Returns a number as a kernel parameter; it is called for each constant of the function.
         """
         at = self._place(x if self.reach == 2**15 else limited(x, -self.reach, self.reach, scalar), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)
@@ -362,12 +363,12 @@ class SharedTanh:
         return value if self.line is None else self.line.expression(value, scalar)
 
     def vector(self, x: Expression, table: Expression, scalar: MakeParameter) -> Expression:
-        """Return the function as an expression of Helium vectors of four elements.
+        """Return this tanh or sigmoid as an expression of Helium vectors of four elements.
 
         Args:
             x: The input.
             table: TANH_TABLE as an expression.
-            scalar: Makes kernel parameters of the function's constants.
+            scalar: Returns a number as a kernel parameter; it is called for each constant of the function.
         """
         at = self._place(x if self.reach == 2**15 else call(CLAMP, x, *map(scalar, (-self.reach, self.reach))), scalar)
         start, end = Entry(table, at >> _PLACE_BITS), Entry(table, (at >> _PLACE_BITS) + 1)

@@ -34,8 +34,8 @@ class Requantizer:
     """A requantization: q = clamp((acc · multiplier + (zero_point << shift) + 2^(shift−1)) >> shift), rounded half up.
 
     Attributes:
-        multiplier: Integer multipliers of the accumulator acc below 2^31, one per channel of the last axis, or a single
-            one.
+        multiplier: Integers below 2^31 that the accumulator acc is multiplied by: one per channel of the last axis, or
+            a single one.
         shift: Right shift in bits: 31; less where a scale is 1 or above (which equals shifting the accumulator first),
             and more where 16-bit results need all bits of the multiplier.
         zero_point: Zero point of the result.
@@ -190,7 +190,7 @@ def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[
 def inverse_sqrt(square: Array) -> tuple[Int64Array, Int64Array]:
     """Return integers root and half with 1 / √square ≈ root · 2^(half − 62), for integers 0 < square < 2^62.
 
-    root is below 2^31 and half above 0; both are 0 for square 0.
+    root is below 2^31, and half is above 0. A square of 0 is also allowed; then root and half are 0.
 
     The leading bits m of square · 4^half, 2^30 ≤ m < 2^32, stand for M = m / 2^32. A line approximates 1 / √M within 9
     %, and each of four steps of Newton's method, R ← R · (3 − M · R²) / 2, squares the error, down to some 2^-27.

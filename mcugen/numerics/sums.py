@@ -107,8 +107,9 @@ def requantizer(
     """Return the requantization of a layer's accumulators to its output type.
 
     Accumulators are in units of input scale · weight scale · `factor`. For int8 tensors, multipliers of 31 fraction
-    bits are precise enough and cheapest. 16-bit tensors and 64-bit sums get more precise multipliers, except for 16-bit
-    weights whose sums stay below MAX_PRECISE_SUM: those of a uint8 model, minus their zero point, have only nine bits.
+    bits are precise enough and cheapest. 16-bit tensors and 64-bit sums get more precise multipliers. An exception are
+    16-bit weights of int8 tensors if the sums stay below MAX_PRECISE_SUM. Such weights come from uint8 models: after
+    their zero point is subtracted, they have nine bits.
 
     Args:
         sig: The types of the operands and of the output.

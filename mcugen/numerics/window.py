@@ -108,7 +108,10 @@ class Window:
         return np.lib.stride_tricks.as_strided(padded, shape, (first, *steps, last, *taps), writeable=False)
 
     def rows(self, taps: int, fill: float, axis: int = 0) -> RowWindow:
-        """Return which input rows (positions along one spatial axis) an output row depends on.
+        """Return which input rows an output row depends on, for a layer that is computed row by row.
+
+        A row is a position along one spatial axis. The result states how many rows a window has, how far it moves from
+        one output row to the next, and how much padding precedes the first row.
 
         Args:
             taps: Size of the kernel along the axis.
@@ -118,9 +121,12 @@ class Window:
         return RowWindow(1 + axis, self.dilations[axis] * (taps - 1) + 1, self.strides[axis], self.before[axis], fill)
 
     def of_one_row(self, axis: int = 0) -> Window:
-        """Return the window without its padding along a spatial axis, for row-by-row computation.
+        """Return the window without its padding along a spatial axis, for a layer that is computed row by row.
 
-        There, the caller provides the padding rows among the input rows.
+        In such a computation, the caller provides the padding rows among the input rows.
+
+        Args:
+            axis: The spatial axis along which rows are counted.
         """
         before, after = (tuple(0 if a == axis else n for a, n in enumerate(ns)) for ns in (self.before, self.after))
         return replace(self, before=before, after=after)

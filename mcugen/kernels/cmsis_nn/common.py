@@ -92,7 +92,9 @@ def select_by_variant(features: frozenset[str], plain: int, dsp: int, mve: int) 
 
 
 def library_multipliers(requantize: Requantizer, channels: int) -> tuple[Array, Array]:
-    """Return the multiplier and the left shift that CMSIS-NN takes for each channel, both int32 [channels].
+    """Return the requantization multipliers (Q0.31) and left shifts of all channels for CMSIS-NN, as int32 [channels].
+
+    A negative left shift is a right shift after the multiplication.
 
     Args:
         requantize: The requantization of the layer's accumulators.
@@ -168,7 +170,9 @@ def pack_nibbles_in_order(weights: Array) -> Array:
 def is_int8_layer(spec: WeightedSpec) -> bool:
     """Require int8 tensors and weights, and accumulators of 32 bits.
 
-    Return whether the layer meets this condition of a kernel, also after the shifts of CMSIS-NN's requantization.
+    Return whether the layer meets this condition of a kernel. Accumulators must fit 32 bits after the left shift that
+    CMSIS-NN applies before it multiplies by the requantization multiplier, and the requantized values must be below
+    RESULT_LIMIT.
     """
     if not spec.is_int8:
         return False

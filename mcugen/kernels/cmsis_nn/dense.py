@@ -94,8 +94,9 @@ def has_one_multiplier(spec: ConvSpec) -> bool:
 def fits_folded_bias(spec: ConvSpec) -> bool:
     """Require accumulators of 32 bits that start with the zero point folded into the bias.
 
-    Return whether the layer meets this condition of a kernel. After the left shift of the requantization, accumulators
-    must be below SHIFTED_SUM_LIMIT.
+    Return whether the layer meets this condition of a kernel. CMSIS-NN starts each accumulator with the bias minus the
+    input's zero point times the sum of the weights. After the left shift of the requantization, accumulators must be
+    below SHIFTED_SUM_LIMIT.
     """
     sums = np.abs(spec.folded_bias) + 128 * np.abs(spec.rows.astype(np.int64)).sum(1)
     return int(sums.max(initial=0)) << (31 - requantizer(spec.sig).shift) < SHIFTED_SUM_LIMIT

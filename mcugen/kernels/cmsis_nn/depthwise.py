@@ -148,8 +148,8 @@ def has_reachable_windows(spec: ConvSpec) -> bool:
 def has_even_channels(spec: ConvSpec) -> bool:
     """Require an even number of channels, unless one of the library's fast functions is used.
 
-    Return whether the layer meets this condition of a kernel. The number is that of input channels
-    (uses_fast_function).
+    Return whether the layer meets this condition of a kernel. It does if the number of input channels is even, or if
+    CMSIS-NN computes the layer by a fast function (uses_fast_function).
     """
     shape = without_idle_dilation(spec.shape)
     return shape.in_channels % 2 == 0 or uses_fast_function(shape)

@@ -35,7 +35,8 @@ forward."""
 def is_sum(spec: BinarySpec) -> bool:
     """Require a sum or difference of int8 tensors of one shape that 32 bits can compute.
 
-    Return whether the layer meets this condition of a kernel: nothing is broadcast, and 32 bits hold scaled operands.
+    Return whether the layer meets this condition of a kernel. Neither operand may be broadcast, and both operands and
+    their sum must fit 32 bits after they are scaled to a common unit.
     """
     return spec.fixed_sum is not None and spec.are(DType.INT8)
 

@@ -46,7 +46,10 @@ class ProductSize(Params):
 
 
 class ProductCodes(Params):
-    """Kernel parameters of a matrix product y = a · b: zero points, and bytes of CMSIS-NN's scratch buffer."""
+    """Kernel parameters of a matrix product y = a · b: zero points, and bytes of CMSIS-NN's scratch buffer.
+
+    The scratch memory of the kernel holds the library's scratch buffer, then the transposed matrix b.
+    """
 
     library_scratch_bytes: Annotated[int, "bytes of the library's scratch buffer, which the transposed b follows"]
     a_zero_point: Annotated[Trained, "zero point of a"]

@@ -130,7 +130,8 @@ def permutes_2_to_4_axes(spec: TransposeSpec) -> bool:
 def count_rows(spec: TransposeSpec) -> int:
     """Return the number of rows of a transposition's input, for the cost model.
 
-    A row is contiguous: it extends along the innermost axis after merge_transposed_axes.
+    A row is the contiguous elements along the innermost axis, after axes that remain adjacent are merged
+    (merge_transposed_axes).
     """
     return spec.x.count // merge_transposed_axes(spec)[0][-1]
 

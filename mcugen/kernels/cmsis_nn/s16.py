@@ -90,7 +90,7 @@ class Scaling:
         """Return whether int16 results differ by at most 1 from those of the requantization `exact`.
 
         Two results differ by at most 1 if they differ by less than 1 before the rounding, or if both are clamped. The
-        value before the rounding must fit 31 bits.
+        result is also False if a value before the rounding does not fit 31 bits.
 
         Args:
             exact: The requantization to compare with.
@@ -141,8 +141,9 @@ def conv_scaling(spec: ConvSpec) -> Scaling | None:
     """Return CMSIS-NN's requantization of an int16 convolution.
 
     Returns:
-        The requantization of 32-bit accumulators if possible; else that of 64-bit accumulators, if all of CMSIS-NN's
-        loops add whole sums in 64 bits; None if quantized results could differ from mcugen's by more than 1.
+        The requantization of 32-bit accumulators if possible; else that of 64-bit accumulators. None if quantized
+        results could differ from mcugen's by more than 1, or if 64-bit accumulators would overflow in a loop of
+        CMSIS-NN that adds up products in 32 bits (the loops over a last single pixel or channel).
     """
     return short_scaling(spec) or (long_scaling(spec) if _adds_in_64_bits(spec) else None)
 

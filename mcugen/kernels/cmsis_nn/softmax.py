@@ -54,7 +54,10 @@ class LibrarySoftmax:
 
     @staticmethod
     def of(x: TensorType) -> LibrarySoftmax | None:
-        """Return CMSIS-NN's softmax for inputs of this type; None if their scale is too small or too large."""
+        """Return CMSIS-NN's softmax for int8 inputs of this type; None if their scale does not fit its number format.
+
+        The scale is too small or too large if `shift` would be outside of 0 to 30.
+        """
         mantissa, shift = math.frexp(x.q.scale[0] * 2.0**EXPONENT_FRACTION_BITS)
         multiplier = round(mantissa * 2**31)
         if multiplier == 2**31:

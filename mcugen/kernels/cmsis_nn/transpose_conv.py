@@ -88,8 +88,8 @@ def is_plain(spec: ConvSpec) -> bool:
 def stays_inside(spec: ConvSpec) -> bool:
     """Require that the library's row algorithm reads no rows before the input and writes none beyond the output.
 
-    Return whether a transposed convolution meets this condition of a kernel. It is met, too, if CMSIS-NN uses its other
-    algorithm (is_convolved).
+    Return whether a transposed convolution meets this condition of a kernel. The row algorithm adds the products of
+    input pixels to rows of sums. If CMSIS-NN uses its other algorithm (is_convolved), the condition is always met.
     """
     wide = with_zero_taps(spec.shape)
     return is_convolved(wide) or 0 <= wide.in_height * wide.stride_height - wide.padding_top <= wide.out_height

@@ -66,10 +66,13 @@ _DSP = frozenset({"dsp"})
 
 
 class HighWord(Params):
-    """Kernel parameters that requantize accumulators by the high words of 64-bit products.
+    """Kernel parameters that requantize accumulators by the high words of 64-bit products (accumulator · multiplier).
 
-    The 64-bit products are accumulator · multiplier. A clamped int8 result saturates twice: before and after an offset
-    is subtracted.
+    A clamped int8 result is saturated twice: after `pre_saturation_offset` is added, and again after
+    `post_saturation_offset` is subtracted. The two offsets make these saturations apply the lower and the upper limit.
+    `second_shift` is the right shift of the high word if the product is shifted by more than 32 bits. Otherwise, it is
+    the left shift of accumulators for 4-bit weights, and 256 * upper_word_offset + 128 for weights that are packed in
+    pairs.
     """
 
     upper_word_offset: Annotated[
@@ -109,14 +112,16 @@ class SumConversion:
 def sum_conversion(spec: ConvSpec, packed: bool = False, nibbles: bool = False) -> SumConversion:
     """Return the constants that requantize a layer's accumulators, or store them as int32 results.
 
-    An int8 result is the rounded high word of accumulator · multiplier, plus the zero point. An int16 result is mostly
-    (high word + upper_word_offset) >> second_shift.
+    An int8 result is usually the rounded high word of the product accumulator · multiplier, plus the zero point. If the
+    product is shifted right by more than 32 bits, as for most int16 results, the result is (high word +
+    upper_word_offset) >> second_shift.
 
     Args:
         spec: The layer.
-        packed: Whether two int8 weights share 16 bits, which scales the accumulators of odd channels by 256.
-        nibbles: Whether weights have 4 bits: these leave no room for a gain, so the kernel shifts the accumulators left
-            by `second_shift` instead.
+        packed: Whether the weights of two output channels share 16 bits as 256 · odd + even, so that the accumulators
+            of odd channels are 256 times as large.
+        nibbles: Whether weights have 4 bits. They cannot be shifted left in advance, so the kernel shifts the
+            accumulators left by `second_shift` instead.
     """
     if spec.is_sums:
         return SumConversion(
@@ -157,8 +162,8 @@ def pack_weights(
         weights: The weights, [out_channels, groups, 4], in the element order of an im2col patch.
         sums: Biases, multipliers and gain.
         channels: Output channels of a block.
-        packed: Whether the int8 weights of two channels are packed into 16 bits as 256 · odd + even.
-        are_sums_joined: Whether the biases of a packed pair are joined in the same way.
+        packed: Whether the int8 weights of two adjacent channels are packed into 16 bits as 256 · odd + even.
+        are_sums_joined: With `packed`, whether the biases of the odd channels are also stored as 256 · odd + even.
 
     Returns:
         int32 [blocks, words]: biases, weights and, if results are requantized, multipliers of each block of channels.
@@ -186,9 +191,10 @@ def _in_blocks(bias: Array, words: Array, sums: SumConversion) -> Array:
 
 
 def pack_nibble_pairs(weights: Array, sums: SumConversion) -> Array:
-    """Pack 4-bit weights for blocks of two output channels, a word for four inputs of both; weights are stored plus 8.
+    """Pack 4-bit weights in blocks of two output channels: one int32 word has a block's weights of four inputs.
 
-    The template dsp.j2 describes the order of the eight weights in a word.
+    A weight is stored plus 8, as an unsigned number. The template dsp.j2 describes the order of the eight weights in a
+    word.
 
     Args:
         weights: 4-bit weights, [out_channels, groups, 4], where a group is four inputs.
@@ -203,11 +209,12 @@ def pack_nibble_pairs(weights: Array, sums: SumConversion) -> Array:
 
 
 def pack_nibble_fours(weights: Array, sums: SumConversion) -> Array:
-    """Pack 4-bit weights for blocks of four output channels: two int32 words for four inputs of the four channels.
+    """Pack 4-bit weights in blocks of four output channels: two int32 words have a block's weights of four inputs.
 
-    Weights of the first three channels are stored plus 8, those of the fourth are signed. One multiplication serves the
-    weights of several channels at once. Biases are cumulative, so that the kernel gets each channel's accumulator by
-    subtracting the accumulators of the lower channels.
+    Weights of the first three channels are stored plus 8, those of the fourth as signed numbers. The kernel multiplies
+    an input by the weights of all four channels at once, so that the sums of the channels overlap in one word. It
+    computes each channel's accumulator by subtracting those of the channels before it; therefore, each stored bias also
+    includes the biases of the channels before it.
 
     Args:
         weights: 4-bit weights, [out_channels, groups, 4], where a group is four inputs.
@@ -250,8 +257,9 @@ def ungrouped(spec: ConvSpec) -> bool:
 def fits_high_word(spec: ConvSpec) -> bool:
     """Require int32 accumulators as the result, or int8 or int16 from the high word of a 64-bit product.
 
-    Return whether the layer meets this condition of a kernel. The product is accumulator · multiplier; its right shift
-    must be 32 to MAX_REQUANTIZE_SHIFT.
+    Return whether the layer meets this condition of a kernel. A layer whose result is its int32 accumulators does. A
+    layer with quantized int8 or int16 results does if its accumulators fit 32 bits, and if the requantization shifts
+    the product accumulator · multiplier right by 32 to MAX_REQUANTIZE_SHIFT bits.
     """
     codes = (
         _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MAX_REQUANTIZE_SHIFT
@@ -262,8 +270,10 @@ def fits_high_word(spec: ConvSpec) -> bool:
 def fits_high_word_of_shifted_sums(spec: ConvSpec) -> bool:
     """Require int32 accumulators as the result, or int8 or int16 from a high word of accumulators shifted left.
 
-    Return whether the layer meets this condition of a kernel. The kernel shifts accumulators left so far that the right
-    shift of their products with multipliers is at least 32; the shifted accumulators must fit 32 bits.
+    Return whether the layer meets this condition of a kernel. A layer whose result is its int32 accumulators does. For
+    a layer with quantized int8 or int16 results, the kernel shifts the accumulators left, so that the product
+    accumulator · multiplier is shifted right by 32 bits or more. The layer meets the condition if the shifted
+    accumulators fit 32 bits, and if the right shift is at most MAX_REQUANTIZE_SHIFT bits.
     """
     is_short = _short_sums(spec) and _short_sums(spec, max(32 - _shift(spec), 0))
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _shift(spec) <= MAX_REQUANTIZE_SHIFT and is_short
@@ -273,9 +283,10 @@ def fits_high_word_of_shifted_sums(spec: ConvSpec) -> bool:
 def fits_high_word_of_scaled_weights(spec: ConvSpec) -> bool:
     """Require int32 accumulators as the result, or int8 or int16 from a high word, with weights times up to 2⁸.
 
-    Return whether the layer meets this condition of a kernel. Weights are multiplied by the power of two that makes the
-    right shift of products (accumulator · multiplier) at least 32. Scaled weights must fit 16 bits, and accumulators
-    32.
+    Return whether the layer meets this condition of a kernel. A layer whose result is its int32 accumulators does. For
+    a layer with quantized int8 or int16 results, weights are multiplied by a power of two, so that the product
+    accumulator · multiplier is shifted right by 32 bits or more. The layer meets the condition if a power of at most 2⁸
+    suffices, and if the scaled weights fit 16 bits and their accumulators 32 bits.
     """
     if spec.is_sums:
         return True
@@ -289,20 +300,21 @@ def fits_high_word_of_scaled_weights(spec: ConvSpec) -> bool:
 def fits_shifted_high_word(spec: ConvSpec) -> bool:
     """Require int32 accumulators as the result, or int8 or int16 from a high word shifted right.
 
-    Return whether the layer meets this condition of a kernel: the right shift of products (accumulator · multiplier) is
-    more than 32.
+    Return whether the layer meets this condition of a kernel. A layer whose result is its int32 accumulators does. A
+    layer with quantized int8 or int16 results does if its accumulators fit 32 bits, and if the requantization shifts
+    the 64-bit product accumulator · multiplier right by more than 32 bits.
     """
     codes = _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and spec.high_word.shift > 32
     return spec.is_sums or codes
 
 
 def pad_groups_to_blocks(spec: ConvSpec, by_channel: Array, block: int = 2) -> Array:
-    """Append zero output channels to each group of a grouped convolution, so that blocks of channels fill the group.
+    """Append zero output channels to each group of a grouped convolution, so that the group consists of whole blocks.
 
     Args:
-        spec: The layer. With a single group, nothing is appended.
+        spec: The layer; if it has a single group of channels, nothing is appended.
         by_channel: The array to pad, [out_channels, ...], such as weights or biases.
-        block: Channels of a block.
+        block: Number of output channels that are computed together (a block).
 
     Returns:
         The padded array, or `by_channel` itself if all blocks are whole.
@@ -319,8 +331,9 @@ def pad_groups_to_blocks(spec: ConvSpec, by_channel: Array, block: int = 2) -> A
 def fits_packed_pairs(spec: ConvSpec) -> bool:
     """Require sums of 24 bits in odd channels, and int8 weights of two channels that share 16 bits.
 
-    Return whether the layer meets this condition of a kernel, which multiplies an input by the weights of two output
-    channels at once (256 · odd + even).
+    Return whether the layer meets this condition of a kernel. The kernel packs the weights of two adjacent output
+    channels as 256 · odd + even, and multiplies an input by both at once. In the 32-bit result, the sum of the odd
+    channel has the upper 24 bits.
     """
     odd = pad_groups_to_blocks(spec, spec.rows.astype(np.int64))[1::2]
     products = np.stack([code * odd for code in spec.x.dtype.limits])
@@ -335,8 +348,9 @@ def fits_packed_pairs_by_part(spec: ConvSpec) -> bool:
     """Require that 256 · odd + even fits int16 for the weights of each pair of channels.
 
     Return whether the layer meets this condition of a kernel: `even` and `odd` are the int8 weights of two adjacent
-    output channels for one input. Sums may exceed 24 bits: the kernel separates the sums of the two channels after each
-    part of the inputs (PACKED_PART_DEPTH).
+    output channels for one input, which the kernel multiplies at once. The sum of an odd channel may exceed the 24 bits
+    that it has in the result, because the kernel separates the sums of both channels after each part of the inputs
+    (PACKED_PART_DEPTH).
     """
     weights = pad_groups_to_blocks(spec, spec.rows.astype(np.int64))
     even, odd = weights[0::2], weights[1::2]
@@ -352,8 +366,9 @@ as many inputs fit 24 bits for any int8 weights."""
 def fits_packed_fours(spec: ConvSpec) -> bool:
     """Require sums of 31, 27, 23 and 19 bits in each four channels, whose 4-bit weights share 16 bits.
 
-    Return whether the layer meets this condition of a kernel, which multiplies an input by the weights of four output
-    channels at once. Each channel's sum is 4 bits above the one before it, and so has 4 bits less.
+    Return whether the layer meets this condition of a kernel. The kernel packs the weights of four adjacent output
+    channels into 16 bits, and multiplies an input by all four at once. In the 32-bit result, the sum of each channel
+    begins 4 bits above that of the channel before it, so that it has 4 bits less.
     """
     rows = np.abs(pad_groups_to_blocks(spec, spec.rows.astype(np.int64), 4))
     places, bias = np.arange(len(rows)) % 4, np.abs(pad_groups_to_blocks(spec, spec.folded_bias, 4))
@@ -384,8 +399,8 @@ UNUSED_GEOMETRY = frozenset({"kernel_width", "stride_width", "dilation_width", "
 class PixelWalk(Params):
     """Kernel parameters of the loops over output rows and pixels, and of the input elements that each window reads.
 
-    A run is a piece of a window whose elements are adjacent in memory. The kernel computes two output pixels (a pair)
-    at a time.
+    A run is a piece of a window whose elements are adjacent in memory. The ring buffer holds padded copies of the rows
+    of x that the current windows cover. The kernel computes two output pixels (a pair) at a time.
     """
 
     runs_per_kernel_row: Annotated[int, "runs of adjacent elements in a row of the window"]
@@ -438,7 +453,13 @@ class PreShiftOption(Options):
 
 
 class UnrollOptions(Options):
-    """Template options of convolutions: how im2col patches are gathered and how far loops are unrolled."""
+    """Template options of convolutions: how im2col patches are gathered and how far loops are unrolled.
+
+    A patch is a copy of the elements of one window. If its code is unrolled, `unrolled_patch` gives its runs (pieces of
+    the window with adjacent elements): their number `runs`, the loads `units` of `unit_size` elements that read a run,
+    and the `tail_size` elements of a run that are left over. `is_pointwise` tells whether each window is a single
+    pixel.
+    """
 
     x_t: Annotated[str, "C type of the input"]
     unrolled_patch: Annotated[
@@ -454,11 +475,11 @@ class UnrollOptions(Options):
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs (pieces of adjacent elements) in which im2col reads a window.
+    """The runs of a window: pieces of adjacent elements, which im2col copies one after the other to a patch.
 
-    A run is read by loads of `unit` elements. Elements that do not fill a load are either read together with the
-    elements that follow in memory (and multiplied by 0), or `gathered`: such elements of four runs then form common
-    groups of four at the end of the patch.
+    A run is read by loads of `unit` elements. If its last elements do not fill a load, there are two ways to read them.
+    The load may include the elements that follow in memory, which are then multiplied by 0. Or the last elements are
+    `gathered`: those of four runs form groups of four at the end of the patch.
 
     Attributes:
         count: Number of runs in a window.
@@ -475,29 +496,42 @@ class Runs:
 
     @property
     def rest(self) -> int:
-        """Return the number of elements of a run that are gathered; 0 if none are."""
+        """Return the number of elements at the end of a run that fill no load and are copied to the end of the patch.
+
+        A run is a piece of a window whose elements are adjacent in memory; im2col copies the runs of a window to a
+        patch. The result is 0 if all elements of a run are read by loads of `unit` elements.
+        """
         return self.length % self.unit if self.gathered else 0
 
     @property
     def units(self) -> int:
-        """Return how many loads of `unit` elements read one run; gathered elements are not included."""
+        """Return the number of loads of `unit` elements in which im2col reads one run, a piece of adjacent elements.
+
+        Elements at the end of the run that are copied separately (`rest`) do not count.
+        """
         return (self.length - self.rest + self.unit - 1) // self.unit
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of four elements in an im2col patch, including partial and gathered ones."""
+        """Return the number of groups of four elements in an im2col patch, which is the copy of one window.
+
+        Groups that are filled up with zeros count, and so do groups of elements from the ends of several runs.
+        """
         return self.count * self.units * (self.unit // GROUP) + self.rest * -(-self.count // GROUP)
 
     @property
     def are_exact(self) -> bool:
-        """Return whether the loads of each run read no element behind the run's end."""
+        """Return whether im2col reads no element behind the end of a run, a piece of adjacent elements of a window.
+
+        If False, the last load of a run also reads elements that follow the run in memory.
+        """
         return self.units * self.unit + self.rest == self.length
 
     def elements(self, slots: tuple[int, ...]) -> Array:
-        """Return the order in which an im2col patch holds a window's elements.
+        """Return the order in which an im2col patch (the copy of a window) holds the window's elements.
 
         Args:
-            slots: The element (0 to 3) of a group of four that is at each of the group's places in the patch.
+            slots: For each place in a group of four, the number (0 to 3) of the element that is stored there.
 
         Returns:
             int [groups, 4]: the index of the window's element at each place, or −1 for padding.
@@ -514,14 +548,15 @@ class Runs:
 
 
 def runs_of(shape: ConvShape, is_unrolled: bool) -> Runs:
-    """Return the runs in which im2col reads a window: whole kernel rows if these are contiguous, else single taps.
+    """Return the runs in which im2col reads a window: the pieces of the window that are contiguous in memory.
 
-    In a grouped convolution, each tap's channels of one group are a run.
+    A run is a row of the window if the row is contiguous, else the channels of one tap. In a grouped convolution, it is
+    the channels of one tap that belong to a group.
 
     Args:
         shape: Geometry of the convolution.
-        is_unrolled: Whether the inner loop is fully unrolled; elements that fill no load are then gathered at the end
-            of the patch if the patch gets smaller.
+        is_unrolled: Whether the inner loop is fully unrolled. Elements at the ends of runs that fill no load are then
+            gathered at the end of the im2col patch, if this makes the patch smaller.
     """
     joined, channels = (
         shape.groups == 1 and (shape.dilation_width == 1 or shape.kernel_width == 1),
@@ -540,7 +575,8 @@ def runs_of(shape: ConvShape, is_unrolled: bool) -> Runs:
 def is_small_window(spec: ConvSpec) -> bool:
     """Require windows of at most 18 groups of four elements, whose code is unrolled.
 
-    Return whether the layer meets this condition of a kernel.
+    Return whether the layer meets this condition of a kernel. A group is the four elements of a window that one step of
+    the inner loop multiplies; partial groups count, too.
     """
     runs = runs_of(spec.shape, is_unrolled=True)
     return runs.groups <= MAX_UNROLLED_GROUPS
@@ -549,8 +585,8 @@ def is_small_window(spec: ConvSpec) -> bool:
 def flatten_pixels(shape: ConvShape) -> ConvShape:
     """Return the geometry of a pointwise convolution with all pixels of the batch in one row.
 
-    Other geometries are returned unchanged, also those with a stride, or with a number of input channels that is not a
-    multiple of four.
+    A geometry is returned unchanged if it is not pointwise, has a stride above 1, or has a number of input channels
+    that is not a multiple of four.
     """
     if not shape.reads_pixels or shape.stride_height != 1 or shape.stride_width != 1 or shape.in_channels % GROUP:
         return shape
@@ -559,7 +595,7 @@ def flatten_pixels(shape: ConvShape) -> ConvShape:
 
 
 def is_flat_pointwise(shape: ConvShape) -> bool:
-    """Return whether a convolution is pointwise and ungrouped, without stride, and reads a multiple of four channels.
+    """Return whether a convolution is pointwise, ungrouped and of stride 1, with a multiple of four input channels.
 
     Args:
         shape: A geometry that flatten_pixels returned: the pixels of such a convolution are in one row.
@@ -602,8 +638,8 @@ class RowSource:
 def choose_row_source(shape: ConvShape, is_unrolled: bool = False) -> RowSource:
     """Choose where input rows are read: in x if possible, else in a ring buffer of padded copies of rows.
 
-    Rows are read in x if no window extends beyond x and none reads words beyond it. In a single output row of several
-    groups of channels, windows may extend beyond the left and right sides of x.
+    Rows are read in x if neither the windows nor the words in which they are loaded extend beyond x. As an exception,
+    windows may extend beyond the left and right sides of x if a grouped convolution has a single output row.
 
     Args:
         shape: Geometry of the convolution.
@@ -629,9 +665,10 @@ def _leaves_sides_only(shape: ConvShape) -> bool:
 
 
 def traversal_of(shape: ConvShape, rows: RowSource) -> Traversal:
-    """Return the order in which a convolution reads x and writes y, as steps.
+    """Return the order in which a convolution reads x and writes y, from which follows how far both may overlap.
 
-    A step is a pair of pixels if windows are read in x, else a row that is copied to the ring buffer.
+    The order is a sequence of steps. A step computes a pair of pixels if windows are read in x. Otherwise, it computes
+    one or two output rows from the ring buffer, which holds padded copies of rows of x.
 
     Args:
         shape: Geometry of the convolution.
@@ -651,9 +688,9 @@ def order_weights_by_patch(spec: ConvSpec, runs: Runs, twos: bool) -> Array:
 
     Args:
         spec: The layer.
-        runs: How im2col reads a window.
-        twos: Whether an iteration of the inner loop takes two groups of four elements; the number of groups is then
-            padded to an even one.
+        runs: The pieces of adjacent elements in which im2col reads a window.
+        twos: Whether an iteration of the inner loop multiplies two groups of four elements; an odd number of groups is
+            then padded with a group of zeros.
 
     Returns:
         The weights, [out_channels, groups, 4], with zeros for padding.
@@ -828,8 +865,9 @@ def has_several_pixels(spec: ConvSpec) -> bool:
 class SingleRowParams(Params):
     """Kernel parameters with the numbers of inputs and outputs of a dense layer of a single input vector.
 
-    If the packed sums of two channels are separated after each part of the inputs (SingleRowOptions), the sizes of the
-    parts follow.
+    The kernel may compute the sums of two output channels in one word. If these could overflow, the inputs are divided
+    into parts, after each of which the sums are separated (SingleRowOptions); the parameters then include the sizes of
+    the parts.
     """
 
     depth: Annotated[int, "elements of x"]
@@ -842,9 +880,9 @@ class SingleRowParams(Params):
 class SingleRowOptions(StreamOptions):
     """Template options of a dense layer of a single input vector.
 
-    With `sums_by_part`, the packed sums of two channels could exceed 24 bits over all inputs. The inputs are then
-    divided into parts (PACKED_PART_DEPTH), and the sum of the odd channel is extracted from the packed sum after each
-    part.
+    The kernel may compute the sums of two output channels in one word, as 256 · odd + even. With `sums_by_part`, the
+    sum of the odd channel over all inputs might exceed its 24 bits. The inputs are then divided into parts
+    (PACKED_PART_DEPTH), and the sums of both channels are separated after each part.
     """
 
     sums_by_part: Annotated[bool, "whether the sums of odd channels are separated after each part of x"]
@@ -909,7 +947,8 @@ def has_4_or_8_channels(spec: ConvSpec) -> bool:
 def is_saturated_int8(spec: ConvSpec) -> bool:
     """Require int8 results without a clamp or a shift of the high word, and at most 255 output channels.
 
-    Return whether the layer meets this condition of a kernel, which limits results only by saturation to int8.
+    Return whether the layer meets this condition of a kernel. The high word is the upper half of the 64-bit product
+    accumulator · multiplier. The kernel adds the zero point to it, and limits the result only by saturation to int8.
     """
     return spec.is_int8 and not spec.is_clamped and _shift(spec) <= 32 and spec.shape.out_channels < 256
 
@@ -930,7 +969,7 @@ class PointwiseOptions(Options):
 
 
 def emit_pointwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a pointwise convolution that holds a channel's weights in registers for a strip of pixels.
+    """Emit a pointwise convolution that holds a channel's weights in registers for a strip (a sequence of pixels).
 
     The inputs of a strip are widened to 16 bits together. Loops: strips of pixels, output channels, pixels (unrolled 8
     times). Packed weights, per output channel:
@@ -977,9 +1016,10 @@ def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
 
 
 def narrow_row_slowdown(spec: ConvSpec) -> float:
-    """Return the factor by which an x of one pixel per row increases a layer's cycles, for the cost model.
+    """Return the factor by which the cycles of a layer increase if x has one pixel per row, for the cost model.
 
-    Each row, which holds a single pixel, is then copied and looked up separately. The factor is 1 for wider rows.
+    The kernel copies each row of x and looks up its address, which takes long relative to the products of a single
+    pixel. The factor is 1 if x has wider rows, or if windows have a single row.
     """
     shape = spec.shape
     products = shape.in_channels // shape.groups * shape.out_channels

@@ -146,7 +146,8 @@ def unroll_factor(groups: int) -> int:
 def is_fully_unrolled(groups: int) -> bool:
     """Return whether the loop over `groups` groups of four input channels is fully unrolled.
 
-    The packed weights then need no words that tell the kernel how to continue (step_words).
+    If so, the packed weights need no words that tell the kernel how to continue after each chunk of weights
+    (step_words).
     """
     return groups <= 4
 
@@ -172,11 +173,11 @@ def step_words(groups: int) -> Array:
 
 
 def accumulator_starts(biases: Array, groups: int) -> Array:
-    """Return the start values of accumulators, four words for each row of M.
+    """Return the start values of the accumulators of each pair of output channels: four words for each row of M.
 
-    M is the product of transformed inputs and weights. In row 1 of the rows 0 to 3 the words are both biases twice, in
-    other rows zeros. If the loop over input channels is fully unrolled, the last two words say instead whether another
-    row follows.
+    M is the 4×4 matrix of products of transformed inputs and weights. The words for row 1 (of the rows 0 to 3) are the
+    biases of both channels, twice; those for the other rows are 0. If the loop over input channels is fully unrolled,
+    the last two words of each row are replaced by a flag, which is 1 if another row follows, and by 0.
 
     Args:
         biases: Biases by pair of output channels, [pairs, 2].
@@ -328,7 +329,8 @@ class WinogradOptions(Options):
 class FullUnroll(Options):
     """Template option of the DSP kernels: whether the loop over input channels is fully unrolled.
 
-    The packed weights then have no words that tell the kernel how to continue (step_words).
+    If so, the packed weights need no words that tell the kernel how to continue after each chunk of weights
+    (step_words).
     """
 
     fully_unrolled: Annotated[bool, "whether the loop over input channels is fully unrolled"]
@@ -356,13 +358,17 @@ class Grid:
     block_width: int
 
     def blocks(self, shape: ConvShape) -> int:
-        """Return the number of blocks that cover an image of y, partial blocks included."""
+        """Return the number of blocks that cover an output image; a block is two rows of `block_width` pixels.
+
+        Blocks that extend beyond the border of the image count, too.
+        """
         return -(-shape.out_width // self.block_width) * -(-shape.out_height // 2)
 
     def work(self, spec: ConvSpec) -> int:
         """Count the multiply-accumulates by which a direct convolution would compute all blocks, for the cost model.
 
-        Outputs of blocks beyond the border are included, since they are computed and discarded.
+        A block is two rows of `block_width` output pixels, which a Winograd kernel computes together. Its pixels beyond
+        the border of the image count, since they are computed and discarded.
         """
         shape = spec.shape
         return shape.batch * self.blocks(shape) * 2 * self.block_width * 9 * shape.in_channels * shape.out_channels
@@ -415,7 +421,8 @@ class Tiles(Grid):
     def written_ends(self, shape: ConvShape, strip: int) -> Array:
         """Return how much of y is written after each row of blocks, as the index behind the last written element.
 
-        Results are written strip by strip, so only outputs of full strips count.
+        A block is two rows of `block_width` output pixels. The kernel writes the results of `strip` blocks together, so
+        the outputs of a block count only when all blocks of its strip are computed.
 
         Args:
             shape: Geometry of the convolution.
@@ -435,7 +442,10 @@ class Tiles(Grid):
         return shape.out_width % self.block_width != 0 or shape.out_height % 2 != 0
 
     def pads_rows(self, shape: ConvShape) -> bool:
-        """Return whether input rows are copied and padded, since blocks read padding, or rows or columns beyond x."""
+        """Return whether the kernel reads padded copies of the input rows instead of reading them in x.
+
+        It does so if some block, which is two rows of output pixels, depends on padding or on rows or columns beyond x.
+        """
         has_all = (shape.in_height, shape.in_width) == (
             shape.out_height + 2,
             shape.out_width + 2,
@@ -443,11 +453,12 @@ class Tiles(Grid):
         return not has_all or self.has_partial_blocks(shape)
 
     def traversal(self, shape: ConvShape, strip: int = 1) -> Traversal:
-        """Return the order in which a kernel reads x and writes y.
+        """Return the order in which a kernel reads x and writes y, from which follows how far both may overlap.
 
         Args:
             shape: Geometry of the convolution.
-            strip: Number of blocks of output pixels that the kernel computes at once.
+            strip: Number of blocks that the kernel computes at once; a block is two rows of `block_width` output
+                pixels.
         """
         if self.pads_rows(shape):
             return rows(shape, 2, self.written_ends(shape, strip) if strip > 1 else None)

@@ -284,7 +284,8 @@ def _call(
 def count_padding_products(spec: ConvSpec) -> int:
     """Count the multiply-accumulates with the zero weights that pad blocks of output channels, for the cost model.
 
-    Single rows of x are multiplied by two blocks of four channels at once, groups of four rows by one block.
+    Four rows of x are multiplied by one block of four output channels at a time. Each remaining row is multiplied by
+    two blocks at a time. Zero weights fill the last block, or the last two.
     """
     channels = spec.channels
     count = spec.y.count // channels

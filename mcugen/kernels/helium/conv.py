@@ -435,7 +435,11 @@ class ColumnsFrame(StackFrame):
 
 
 class ColumnsOptions(Options):
-    """Template options of 3×3 convolutions that compute four pixels by two channels."""
+    """Template options of 3×3 convolutions that compute four pixels by two channels.
+
+    A pixel of x has a multiple of 16 channels, and so consists of `chunks` vectors. Nine-bit weights (`nine_bits`) are
+    stored as int8 values and an offset per output channel.
+    """
 
     chunks: Annotated[int, "vectors of a pixel of x"]
     stride: Annotated[int, "pixels from window to window: 1 or 2"]

@@ -71,8 +71,10 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
 def is_small_patch_window(spec: ConvSpec) -> bool:
     """Require a window of at most 4 x 4, and outputs by pairs of rows or with a vertical stride of 2.
 
-    Return whether the layer meets this condition of a kernel. Outputs are computed by pairs of rows for windows of at
-    most 3×3 with stride 1. A single output row meets the condition, too.
+    Return whether the layer meets this condition of a kernel. One of three cases must hold: the layer has windows of at
+    most 3×3 with stride 1 and no dilation, so that the kernel computes pairs of output rows; the vertical stride is 2;
+    or there is a single output row. In all cases, there must be no vertical dilation, a horizontal stride of at most 7,
+    and output rows that 16-bit offsets can address.
     """
     shape = spec.shape
     if max(shape.kernel_height, shape.kernel_width) > 4 or shape.stride_width > 7 or shape.dilation_height > 1:
@@ -118,20 +120,27 @@ class Plane:
 
     @staticmethod
     def of(shape: ConvShape) -> Plane:
-        """Return the geometry and strides for rows and columns as they are in memory (channels last)."""
+        """Return the geometry of a depthwise convolution and the strides of x and y in bytes, as they are in memory.
+
+        x and y are stored channels last; rows and columns are not exchanged.
+        """
         channels = shape.in_channels
         return Plane(shape, shape.in_width * channels, channels, shape.out_width * channels, channels)
 
     def turned(self) -> Plane:
-        """Return the geometry and strides with rows and columns of x and y exchanged."""
+        """Return the geometry and strides with rows and columns of x and y exchanged.
+
+        The depthwise kernel computes narrow images faster in this form.
+        """
         return Plane(self.shape.transposed(), self.x_pixel, self.x_row, self.y_pixel, self.y_row)
 
 
 @dataclass(frozen=True)
 class PixelGroups:
-    """Tiling of a row's output pixels into groups, and up to two half groups for the remaining pixels.
+    """Tiling of a row's output pixels into groups, and half groups for the remaining pixels.
 
-    The last half group overlaps the pixels before it, or is masked if the row has no other pixels.
+    A group is `size` adjacent pixels that the kernel computes together; a half group has half as many. There are up to
+    two half groups. The last half group overlaps the pixels before it, or is masked if the row has no other pixels.
 
     Attributes:
         size: Number of output pixels that form a group.
@@ -151,7 +160,9 @@ class PixelGroups:
 
 
 def divide_row(shape: ConvShape, size: int) -> PixelGroups:
-    """Return the tiling of a row of output pixels into groups, and half groups for the remaining pixels.
+    """Return the tiling of a row of output pixels into groups, which are computed together, and half groups.
+
+    Half groups have half as many pixels. They cover the pixels that remain after the whole groups.
 
     Args:
         shape: Geometry of the convolution.
@@ -170,7 +181,8 @@ class PatchesFrame(StackFrame):
     """Parameters of the depthwise kernel of 4×4 patches of one channel, in the order in which assembly code reads them.
 
     The columns are a scratch buffer of input columns of four rows each, transposed so that the four elements of a
-    channel are adjacent. A group is the adjacent output pixels of a row that are computed together.
+    channel are adjacent. A group is the adjacent output pixels of a row that are computed together; a half group has
+    half as many.
     """
 
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -191,7 +203,8 @@ class PatchesFrame(StackFrame):
 class HalfGroupMask(Params):
     """Kernel parameter with the predicate of the pixels that are stored in a partial half group at the end of a row.
 
-    A half group is the output pixels that one vector of results holds.
+    A group is the adjacent output pixels of a row that are computed together; a half group has half as many, whose
+    results are in one vector.
     """
 
     half_mask: Annotated[int, "predicate of the lanes of a half group that are stored, one bit a byte"]
@@ -227,7 +240,9 @@ class StrideParams(Params):
 class PatchOptions(Options):
     """Template options of depthwise kernels that compute 4×4 patches: window steps, and groups of a row.
 
-    A group is the adjacent output pixels of a row that are computed together.
+    A patch is 4×4 inputs of one channel, which a vector holds. With `both_rows`, it contains the windows of 2×2
+    outputs. A group is the adjacent output pixels of a row that are computed together; a half group, for the end of a
+    row, has half as many.
     """
 
     both_rows: Annotated[bool, "whether a patch holds two rows of results"]
@@ -251,17 +266,19 @@ def channels_beyond_int8(spec: ConvSpec) -> Array:
 
 
 def count_repaired_half_groups(spec: ConvSpec) -> int:
-    """Count half groups of output pixels, and those that take as long as the recomputed channels, for the cost model.
+    """Count the half groups of output pixels of a layer with nine-bit weights, for the cost model.
 
-    A half group has 4 pixels. Channels with weights beyond int8 are recomputed.
+    A half group is 4 output pixels of one channel, which are computed together. Channels with weights beyond int8 are
+    computed a second time; this time is added as a number of half groups that take as long.
     """
     return count_half_groups(spec) + spec.y.count // spec.channels * len(channels_beyond_int8(spec)) * 20 // 16
 
 
 def emit_small_depthwise(spec: ConvSpec, site: Site) -> Call:
-    """Emit a depthwise convolution of up to 4×4 taps, which transposes columns of four input rows by channels.
+    """Emit a depthwise convolution of up to 4×4 taps, which reads a 4×4 patch of one channel as one vector.
 
-    A 4×4 patch of inputs of one channel is then one vector. In narrow images, rows and columns are exchanged.
+    The kernel first transposes the input: a column of four rows is stored channel by channel, four elements each. In
+    narrow images, rows and columns are exchanged.
     """
     shape, table = spec.shape, RequantizationTable(spec, 1, apart=1)
     plane, weights = Plane.of(shape), spec.weights.reshape(shape.out_channels, shape.kernel_height, shape.kernel_width)
@@ -332,9 +349,10 @@ def _patches_frame(plane: Plane, groups: PixelGroups, sections: Sections, table:
 
 
 def count_half_groups(spec: ConvSpec) -> int:
-    """Count half groups of 4 output pixels of one channel, for all channels, for the cost model.
+    """Count the half groups of output pixels of a layer per inference, for the cost model.
 
-    The pixels are 2×2 if the kernel computes pairs of rows, else they are adjacent in a row.
+    A half group is 4 output pixels of one channel, which are computed together. The pixels are 2×2 if the kernel
+    computes pairs of rows, else they are adjacent in a row.
     """
     shape = spec.shape
     two = _two_rows(shape)
@@ -414,7 +432,8 @@ class LargeFrame(StackFrame):
     """Parameters of depthwise windows of up to 2×2 patches, in the order in which assembly code reads them.
 
     A patch has 4×4 taps. The columns are a scratch buffer of input columns of four rows each, transposed so that the
-    four elements of a channel are adjacent. A group is the adjacent output pixels of a row that are computed together.
+    four elements of a channel are adjacent. A group is the adjacent output pixels of a row that are computed together;
+    a half group has half as many.
     """
 
     y_zero_point: Annotated[Trained, "zero point of y"]
@@ -436,7 +455,8 @@ class LargeFrame(StackFrame):
 class ColumnsBufferParams(Params):
     """Kernel parameter with the place of the buffer of transposed input columns in scratch memory.
 
-    The buffer follows the strip, a buffer of padded input rows.
+    The buffer follows the strip, a buffer of padded input rows, from which its columns of four rows each are
+    transposed.
     """
 
     columns_offset_bytes: Annotated[int, "bytes from the start of the strip to the columns"]
@@ -484,8 +504,8 @@ MAX_SEGMENT_PIXELS = 64
 def is_row_window(spec: ConvSpec) -> bool:
     """Require a one-dimensional window of 2 to 64 taps, with a stride or a dilation above 1, but not both.
 
-    Return whether the layer meets this condition of a kernel. The stride and the dilation may also both be 1; strides
-    are at most 7.
+    Return whether the layer meets this condition of a kernel. A stride and a dilation that are both 1 meet it, too. The
+    window must lie along a row or a column of pixels, and the stride must be at most 7.
     """
     shape = spec.shape.as_row()
     in_turn = shape.stride_height == 1 or shape.out_height == 1
@@ -523,7 +543,11 @@ class PlaneSizes(Params):
 
     @staticmethod
     def of(shape: ConvShape) -> PlaneSizes:
-        """Return the sizes of the planes for a convolution along a row; vectors may extend beyond the last window."""
+        """Return the sizes of the planes for a convolution along a row.
+
+        Planes are scratch copies of a row's inputs, one for each of eight channels. A plane includes some elements
+        behind its last window, which vector loads may read.
+        """
         longest, stride = _longest(shape), shape.stride_width
         segment = min(MAX_SEGMENT_PIXELS, longest + -longest % 8)
         window = (segment - 1) * stride + shape.kernel_width
@@ -539,7 +563,8 @@ class PlaneSizes(Params):
 class RowPhase(Params):
     """Kernel parameter of a dilated convolution of a row, which is computed as several interleaved undilated ones.
 
-    It says which of these rows the first output pixel belongs to; None without dilation.
+    With a dilation of d, every d-th pixel of x belongs to the same undilated row. `phase` is the number (0 to d − 1) of
+    the undilated row in which the first window begins; None without dilation.
     """
 
     phase: Annotated[int | None, "number of the pixel between two taps with which the first output pixel begins"] = None
@@ -597,7 +622,8 @@ def _rows_may_overwrite_input(shape: ConvShape) -> bool:
 def count_row_instructions(spec: ConvSpec) -> int:
     """Estimate the instructions per inference of a depthwise convolution of one-dimensional windows.
 
-    They copy pixels to scratch memory, channel by channel, and compute eight output pixels of a channel at a time.
+    The kernel copies pixels to scratch memory, channel by channel, and computes eight output pixels of a channel at a
+    time.
     """
     shape = spec.shape.as_row()
     planes, longest = PlaneSizes.of(shape), _longest(shape)

@@ -79,7 +79,8 @@ def has_nine_bits(spec: ConvSpec) -> bool:
 def fits_27_bits(spec: ConvSpec) -> bool:
     """Require accumulators below 2²⁷ in magnitude.
 
-    Return whether the layer meets this condition of a kernel, whose accumulators are 16 times as large.
+    Return whether the layer meets this condition of a kernel. The kernel multiplies 4-bit weights without unpacking
+    them, so that accumulators of even channels are 16 times as large, and still must fit 32 bits.
     """
     return spec.largest_sum < 2**27
 
@@ -267,7 +268,8 @@ class Padding(Params):
 class NineBits(Params):
     """Kernel parameter of nine-bit weights, which are stored as int8 values and an offset per output channel.
 
-    The products are those of one accumulator: the kernel adds up as many inputs.
+    The kernel adds the offset times the sum of the inputs to each accumulator. `products_per_sum` is the number of
+    inputs in this sum, which is the number of products in an accumulator.
     """
 
     products_per_sum: Annotated[int, "products of a sum"]

@@ -240,7 +240,10 @@ def _blocks_of_pixels(spec: ConvSpec, pixels: int) -> int:
 
 
 class PixelPairs(Params):
-    """Kernel parameters of the im2col step, which packs the windows of several pixels into words of two pixels."""
+    """Kernel parameters of the im2col step, which packs the windows of several pixels into words of two pixels.
+
+    A run is a sequence of adjacent pixels in a row of the window.
+    """
 
     reads_in_place: Annotated[int, "1 if the pixels of x are read in place, without im2col"]
     runs_per_kernel_row: Annotated[int, "runs of adjacent pixels in a row of the window"]
@@ -449,8 +452,9 @@ def fits_head_word(spec: ConvSpec) -> bool:
 def fits_32_bit_products(spec: ConvSpec) -> bool:
     """Require a requantization that products of 32 bits can compute.
 
-    Return whether the layer meets this condition of a kernel, which multiplies accumulators by multipliers in three
-    pieces.
+    Return whether the layer meets this condition of a kernel. The kernel splits the requantization multiplier into
+    three pieces of 8 to 10 bits, and multiplies an accumulator by each piece. All three products must fit 32 bits
+    (choose_piece_bits).
     """
     return choose_piece_bits(spec.requantizer, spec.largest_sum, spec.limits[0]) > 0
 
