@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from mcugen.core.errors import OutputError, UsageError
 from mcugen.core.options import CompileOptions, Places, Training
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
 from mcugen.export.task import Packaging
+from mcugen.options.option import REQUIRED, Option, OutputKind
+from mcugen.options.table import OPTIONS
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 MODEL, CALIBRATION, EVAL = (DIGITS / name for name in ("digits_f32.onnx", "calibration.npz", "eval.npz"))
@@ -141,6 +145,108 @@ def test_commands_check_options_first(command: str, arguments: tuple[object, ...
     assert done.code in (UsageError.exit_code, OutputError.exit_code), done.err
     assert "quantization began" not in done.err
     assert message in " ".join(done.err.split())
+
+
+OUTPUTS = [(option, command) for option in OPTIONS if option.writes for command in option.commands]
+"""All options that name an output, with each command that has them."""
+WANTED_OUTPUTS = {
+    "--output": "calibrate-board compile evidence export link profile quantize run update view",
+    "--json": "compile diff evidence explore export inspect link quantize report update validate",
+    "--html": "diff explore inspect report validate",
+    "--svg": "inspect",
+    "--markdown": "diff",
+    "--runs": "validate",
+    "--write": "validate",
+}
+
+
+def test_all_options_that_name_an_output_are_checked() -> None:
+    checked = {flag: {command for option, command in OUTPUTS if option.flag == flag} for flag in WANTED_OUTPUTS}
+    assert checked == {flag: set(commands.split()) for flag, commands in WANTED_OUTPUTS.items()}
+    words = re.compile(r"\b(write|file for|folder for|page)\b")
+    paths = [option for option in OPTIONS if option.kind is Path and option.target == ""]
+    assert [option.flag for option in paths if words.search(option.help.split(",")[0]) and not option.writes] == []
+
+
+def arguments_of(command: str, folder: Path) -> list[object]:
+    """Return the least arguments of a command whose options are in order but for outputs."""
+    report = Path(__file__).parent / "golden" / "v0.1.0" / "report.json"
+    first = {"diff": [report, report], "view": [report], "calibrate-board": ["nrf52840"]}.get(command, [MODEL])
+    needed = {
+        "calibrate-board": ["--from", report, "--model", MODEL],
+        "export": ["--format", "cmake"],
+        "profile": ["--calibration", CALIBRATION],
+        "run": ["--inputs", EVAL],
+        "update": ["--for", folder],
+        "validate": ["--port", "simulator"],
+        "explore": ["--boards", "nrf52840"],
+    }.get(command, [])
+    has_board = any(o.name == "board" and command in o.commands and o.default is REQUIRED for o in OPTIONS)
+    return [*first, *needed, *(["--board", "nrf52840"] if has_board else [])]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("missing", "must be writable. found: no folder"),
+        ("kind", "the output must be"),
+        ("read-only", "no permission to write to"),
+        ("below-a-file", "the output must be writable.*is a file|no folder|is a file"),
+    ],
+)
+@pytest.mark.parametrize(("option", "command"), OUTPUTS, ids=lambda case: getattr(case, "flag", case))
+def test_outputs_are_checked_before_any_work(
+    option: Option, command: str, fault: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each command and option that writes: no such folder, a folder for a file or the reverse, no permission."""
+    is_file = option.writes is OutputKind.FILE
+    if fault == "missing" and not is_file:
+        pytest.skip("folders are created")
+    if fault == "kind" and not is_file:
+        (tmp_path / "taken").write_text("")
+    bad = {
+        "missing": tmp_path / "no" / "such" / "out",
+        "kind": tmp_path if is_file else tmp_path / "taken",
+        "read-only": tmp_path / "out",
+        "below-a-file": EVAL / "out",
+    }[fault]
+    if fault == "read-only":
+        monkeypatch.setattr("os.access", lambda path, mode: not (mode & os.W_OK and Path(path) == tmp_path))
+    monkeypatch.chdir(tmp_path)
+    outputs = [other for other in OPTIONS if other.name == "output" and command in other.commands and other != option]
+    own = ["-o", tmp_path / "new.toml"] if any(other.default is REQUIRED for other in outputs) else []
+    before = sorted(tmp_path.rglob("*"))
+    done = mcugen(command, *arguments_of(command, tmp_path), *own, option.flag, bad)
+    said = " ".join(done.err.split())
+    assert done.code in (OutputError.exit_code, UsageError.exit_code), said
+    assert str(bad) in said and re.search(message, said), said
+    assert "quantization began" not in said and sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_may_lie_in_the_folder_that_the_command_writes(tmp_path: Path) -> None:
+    model = Path(__file__).parent / "golden" / "v0.1.0" / "tiny.onnx"
+    folder = tmp_path / "new"
+    done = mcugen("compile", model, "--board", "host", "-o", folder, "--json", folder / "all.json")
+    assert done.code == 0, done.err
+    assert f"kept in {folder}, as mcugen did not write them or they were edited: all.json" in " ".join(done.err.split())
+    assert mcugen("compile", model, "--board", "host", "-o", folder, "--json", "/dev/null", "--quiet").err == ""
+
+
+@pytest.mark.parametrize("command", ["compile", "link"])
+def test_commands_name_the_files_that_they_kept(command: str, tmp_path: Path) -> None:
+    model = Path(__file__).parent / "golden" / "v0.1.0" / "tiny.onnx"
+    folder = tmp_path / "firmware"
+    build = ("--no-build",) if command == "link" else ()
+
+    def run(*more: str) -> str:
+        done = mcugen(command, model, "--board", "host", "-o", folder, *build, *more)
+        assert done.code == 0, done.err
+        return " ".join(done.err.split())
+
+    assert "kept in" not in run()
+    (folder / "main.c").write_text("int main(void) { return 0; }\n")
+    (folder / "board").mkdir()
+    assert run().endswith("kept in " + f"{folder}, as mcugen did not write them or they were edited: board/, main.c")
 
 
 @pytest.mark.parametrize(

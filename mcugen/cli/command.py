@@ -25,8 +25,8 @@ from mcugen.cli.settings import MODEL, Settings, find_settings, read_settings, s
 from mcugen.cli.typer_options import typer_parameter
 from mcugen.core.errors import UsageError, printable
 from mcugen.options.arguments import TARGETS, Arguments
-from mcugen.options.option import Option
-from mcugen.options.table import find_option, option_of_parameter, options_that_set
+from mcugen.options.option import Option, OutputKind
+from mcugen.options.table import OPTIONS, find_option, option_of_parameter, options_that_set
 
 T = TypeVar("T")
 """Type of the function that becomes a command."""
@@ -47,14 +47,31 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     hints = signature(command, eval_str=True).parameters
     readers = {key: _reader(name, parameter) for key, parameter in hints.items()}
 
+    outputs = [option for option in OPTIONS if name in option.commands and option.writes]
+
     @wraps(command)
     def call(**values: Any) -> None:
+        _check_outputs(outputs, values)
         command(**{key: reader.read(values) for key, reader in readers.items()})
 
     parameters = [parameter for reader in readers.values() for parameter in reader.parameters]
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+def _check_outputs(outputs: Sequence[Option], values: Mapping[str, Any]) -> None:
+    """Check that a command can write to all paths that its options give; a file may lie in a folder that it writes."""
+    from mcugen.codegen.write import check_file, check_writable
+
+    folders = [values[option.parameter_name] for option in outputs if option.writes is OutputKind.FOLDER]
+    for folder in folders:
+        if folder is not None:
+            check_writable(folder)
+    for option in outputs:
+        path = values[option.parameter_name]
+        if option.writes is OutputKind.FILE and path and path != "-":
+            check_file(Path(path), may_be_in=folders)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -84,8 +84,12 @@ def check_folder(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, output: Path | None = None) -> None:
     """Check that files can be written to a folder that exists, or that can be created.
+
+    Args:
+        folder: The folder.
+        output: The file or folder to write, for messages; by default the folder.
 
     Raises:
         OutputError: The folder, or the nearest existing one above it, is no folder or cannot be written.
@@ -93,12 +97,12 @@ def check_writable(folder: Path) -> None:
     existing = folder
     while not (existing.exists() or existing == existing.parent):
         existing = existing.parent
-    rule = f"{folder}: the output must be writable"
+    rule = f"{output or folder}: the output must be writable"
+    name = "--output FOLDER for another folder" if output is None else "a file in another folder"
     if not existing.is_dir():
-        raise OutputError(rule, f"'{existing}' is {_kind(existing)}", "give --output FOLDER for another folder")
+        raise OutputError(rule, f"'{existing}' is {_kind(existing)}", f"give {name}")
     if not os.access(existing, os.W_OK | os.X_OK):
-        remedy = "check its permissions, or give --output FOLDER for another folder"
-        raise OutputError(rule, f"no permission to write to '{existing}'", remedy)
+        raise OutputError(rule, f"no permission to write to '{existing}'", f"check its permissions, or give {name}")
 
 
 def _fill(fresh: Path, files: Files, package: str, target: Path) -> None:
@@ -138,20 +142,64 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """
     target = Path(os.path.realpath(path))
     try:
-        known = path.stat() if path.exists() else None
+        known = _replaceable(path, target)
         if known is not None and stat.S_ISCHR(known.st_mode):
             with path.open("wb") as file:
                 write(file)
             return
-        if known is not None and not (target.exists() and target.samefile(path)):  # /dev/fd names a deleted file.
-            raise UsageError(f"{path}: the output must have a name", "a deleted file or a pipe", _REMEDY)
-        if known is not None and not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
-            raise UsageError(f"{path}: the output must be a regular file or a new name", _kind(path), _REMEDY)
         with staging(target.parent) as fresh:
             write_synced(fresh, write, None if known is None else stat.S_IMODE(known.st_mode))
             put_file(fresh, target)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def _replaceable(path: Path, target: Path) -> os.stat_result | None:
+    """Return the status of a path that `replace_file` may replace or write to; None for a new name.
+
+    Raises:
+        UsageError: The path is something else, such as a pipe.
+    """
+    known = path.stat() if path.exists() else None
+    if known is None or stat.S_ISCHR(known.st_mode):
+        return known
+    if not (target.exists() and target.samefile(path)):  # /dev/fd names a deleted file.
+        raise UsageError(f"{path}: the output must have a name", "a deleted file or a pipe", _REMEDY)
+    if not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
+        raise UsageError(f"{path}: the output must be a regular file or a new name", _kind(path), _REMEDY)
+    return known
+
+
+def check_file(path: Path, may_be_in: Sequence[Path | None] = ()) -> None:
+    """Check that `replace_file` could write to a path; called before any long work.
+
+    Args:
+        path: The path.
+        may_be_in: Folders that are created before the file; None for one in the working directory whose name is not
+            known yet.
+
+    Raises:
+        OutputError: The path is a folder, or is in a folder that does not exist or cannot be written.
+        UsageError: The path is something else that is no file, such as a pipe.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        known = _replaceable(path, target)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if known is not None and stat.S_ISCHR(known.st_mode):
+        return
+    if target.is_dir():
+        raise OutputError(f"{path}: the output must be a file", "a folder", "name a file in it")
+    if target.parent.exists():
+        check_writable(target.parent, path)
+    elif not any(_is_at(target.parent, folder) for folder in may_be_in):
+        raise OutputError(f"{path}: the output must be writable", f"no folder '{path.parent}'", "create the folder")
+
+
+def _is_at(place: Path, folder: Path | None) -> bool:
+    """Return whether a path is a folder, or could be one in the working directory whose name is not known."""
+    return place.parent == Path.cwd() if folder is None else place == Path(os.path.realpath(folder))
 
 
 _REMEDY = "name a file; JSON is printed by `--json -`"

@@ -299,7 +299,7 @@ class Frameworks:
     arduino: str = ""
     """Architectures of the Arduino cores that support the board, such as "rp2040", separated by commas."""
     stm32cube: str = ""
-    """Name of the chip in ST's tools."""
+    """Name of the chip, with an x for the number of pins where any fits."""
     mcuxpresso: str = ""
     """Name of the chip in NXP's tools."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mcugen.core.board import Board
 from mcugen.core.options import PORTABLE, CompileOptions
-from mcugen.lir.kernel import CHECKED, FLOAT16_WEIGHTS, UPDATABLE
+from mcugen.lir.kernel import CHECKED, FLOAT16_WEIGHTS, HARD_FLOATS, UPDATABLE
 from mcugen.memory.loop_tuning import tuning_flags
 from mcugen.memory.place import memory_of_weights
 
@@ -15,10 +15,15 @@ from mcugen.memory.place import memory_of_weights
 def target_of(board: Board, options: CompileOptions) -> Board:
     """Return the board with tuning flags added to its CPU features, as kernels of a model see it.
 
-    The flags follow from the options (goal, updatable weights, checked indices, float16 weights) and from the speed of
-    the memory of the weights.
+    The flags follow from the options (goal, updatable weights, checked indices, float16 weights, kernels in plain C),
+    from the speed of the memory of the weights, and from the FPU.
     """
-    flags = {UPDATABLE: options.updatable, CHECKED: options.checked_indices, FLOAT16_WEIGHTS: options.float16_weights}
+    flags = {
+        UPDATABLE: options.updatable,
+        CHECKED: options.checked_indices,
+        FLOAT16_WEIGHTS: options.float16_weights,
+        HARD_FLOATS: options.family == PORTABLE and "fpu" in board.features,
+    }
     requested = frozenset(flag for flag, is_set in flags.items() if is_set)
     tuned = tuning_flags(board, memory_of_weights(board, options.place), options.optimize)
     return replace(board, features=_cpu_features(board, options) | requested | tuned)

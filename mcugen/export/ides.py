@@ -15,27 +15,19 @@ from mcugen.export.packs import PACK_NAME, pack_archive, pack_component
 if TYPE_CHECKING:
     from mcugen.export.package import Package
 
-_MAKE = "org.eclipse.cdt.make.core"
 _CDT = "org.eclipse.cdt.core"
+_BUILDER = "org.eclipse.cdt.managedbuilder.core"
+_CROSS = "cdt.managedbuild"
+"""Prefix of the names of Eclipse's own cross toolchain ("Cross GCC")."""
 _XSI = "http://www.w3.org/2001/XMLSchema-instance"
 
-_ERROR_PARSERS = (f"{_CDT}.MakeErrorParser", f"{_CDT}.GCCErrorParser", f"{_CDT}.GLDErrorParser")
-_MAKE_SETTINGS = {
-    f"{_MAKE}.append_environment": "true",
-    f"{_MAKE}.build.command": "make",
-    f"{_MAKE}.useDefaultBuildCmd": "true",
-    f"{_MAKE}.enableFullBuild": "true",
-    f"{_MAKE}.enabledIncrementalBuild": "true",
-    f"{_MAKE}.enableCleanBuild": "true",
-    f"{_MAKE}.enableAutoBuild": "false",
-    f"{_MAKE}.build.target.inc": "all",
-    f"{_MAKE}.fullBuildTarget": "all",
-    f"{_MAKE}.build.target.clean": "clean",
-    f"{_MAKE}.cleanBuildTarget": "clean",
-    f"{_MAKE}.stopOnError": "true",
-    f"{_CDT}.errorOutputParser": ";".join(_ERROR_PARSERS),
-}
-"""Settings of a Makefile project in Eclipse, as CMake's Eclipse projects have them."""
+_NATURES = (f"{_CDT}.cnature", f"{_BUILDER}.managedBuildNature", f"{_BUILDER}.ScannerConfigNature")
+"""Natures of a Makefile project in Eclipse.
+
+Projects of STM32CubeIDE and MCUXpresso have natures of the vendor besides. Those stand for a whole program with its
+chip and its .ioc file or SDK, which a library does not have.
+"""
+_ERROR_PARSERS = ("GASErrorParser", "GmakeErrorParser", "GLDErrorParser", "CWDLocator", "GCCErrorParser")
 
 
 def _xml(root: ET.Element, instructions: str = "") -> str:
@@ -53,7 +45,7 @@ def _text(parent: ET.Element, tag: str, text: str = "") -> ET.Element:
 
 
 def _eclipse_files(package: Package) -> Files:
-    return {".project": _project(package), ".cproject": _cproject(), **pack_archive(package)}
+    return {".project": _project(package), ".cproject": _cproject(package), **pack_archive(package)}
 
 
 def _project(package: Package) -> str:
@@ -62,42 +54,64 @@ def _project(package: Package) -> str:
     _text(root, "comment", package.title)
     _text(root, "projects")
     builds = ET.SubElement(root, "buildSpec")
-    command = ET.SubElement(builds, "buildCommand")
-    _text(command, "name", f"{_MAKE}.makeBuilder")
-    _text(command, "triggers", "clean,full,incremental,")
-    arguments = ET.SubElement(command, "arguments")
-    for key, value in _MAKE_SETTINGS.items():
-        setting = ET.SubElement(arguments, "dictionary")
-        _text(setting, "key", key)
-        _text(setting, "value", value)
+    for name, triggers in (
+        ("genmakebuilder", "clean,full,incremental,"),
+        ("ScannerConfigBuilder", "full,incremental,"),
+    ):
+        command = ET.SubElement(builds, "buildCommand")
+        _text(command, "name", f"{_BUILDER}.{name}")
+        _text(command, "triggers", triggers)
+        _text(command, "arguments")
     natures = ET.SubElement(root, "natures")
-    for nature in (f"{_MAKE}.makeNature", f"{_CDT}.cnature"):
+    for nature in _NATURES:
         _text(natures, "nature", nature)
     return _xml(root)
 
 
-def _cproject() -> str:
-    root = ET.Element("cproject")
+def _cproject(package: Package) -> str:
+    """Return the settings of a Makefile project: `make all` in this folder, and the compiler that the indexer asks."""
+    root = ET.Element("cproject", storage_type_id=f"{_CDT}.XmlProjectDescriptionStorage")
     settings = ET.SubElement(root, "storageModule", moduleId=f"{_CDT}.settings")
-    name = f"{_CDT}.default.config.1"
+    name = f"{_CROSS}.toolchain.gnu.cross.base.1"
     configuration = ET.SubElement(settings, "cconfiguration", id=name)
     own = ET.SubElement(
         configuration,
         "storageModule",
-        buildSystemId=f"{_CDT}.defaultConfigDataProvider",
+        buildSystemId=f"{_BUILDER}.configurationDataProvider",
         id=name,
         moduleId=f"{_CDT}.settings",
         name="Default",
     )
     ET.SubElement(own, "externalSettings")
-    parsers = ET.SubElement(own, "extensions")
-    ET.SubElement(parsers, "extension", id=f"{_CDT}.GNU_ELF", point=f"{_CDT}.BinaryParser")
-    entries = ET.SubElement(configuration, "storageModule", moduleId=f"{_CDT}.pathentry")
-    for path in ("src", "example"):
-        ET.SubElement(entries, "pathentry", kind="src", path=path)
-    ET.SubElement(entries, "pathentry", attrib={"kind": "inc", "path": "", "include": "src", "base-path": ""})
-    ET.SubElement(entries, "pathentry", kind="out", path="build")
+    extensions = ET.SubElement(own, "extensions")
+    ET.SubElement(extensions, "extension", id=f"{_CDT}.ELF", point=f"{_CDT}.BinaryParser")
+    for parser in _ERROR_PARSERS:
+        ET.SubElement(extensions, "extension", id=f"{_CDT}.{parser}", point=f"{_CDT}.ErrorParser")
+    build = ET.SubElement(configuration, "storageModule", moduleId="cdtBuildSystem", version="4.0.0")
+    empty = "org.eclipse.cdt.build.core.emptycfg"
+    attributes = {"buildProperties": "", "id": name, "name": "Default", "parent": empty}
+    default = ET.SubElement(build, "configuration", attributes)
+    folder = ET.SubElement(default, "folderInfo", id=f"{name}.1", name="/", resourcePath="")
+    prefix = f"{package.toolchain}-" if package.toolchain else ""
+    toolchain = _superclass(folder, "toolChain", "toolchain.gnu.cross.base", name="Cross GCC")
+    _superclass(toolchain, "option", "option.gnu.cross.prefix", value=prefix, valueType="string")
+    _superclass(toolchain, "targetPlatform", "targetPlatform.gnu.cross", binaryParser=f"{_CDT}.ELF", isAbstract="false")
+    _superclass(toolchain, "builder", "builder.gnu.cross", managedBuildOn="false", name="Gnu Make Builder")
+    compiler = _superclass(toolchain, "tool", "tool.gnu.cross.c.compiler", name="Cross GCC Compiler")
+    paths = "gnu.c.compiler.option.include.paths"
+    include = ET.SubElement(compiler, "option", id=f"{paths}.1", superClass=paths, valueType="includePath")
+    ET.SubElement(include, "listOptionValue", builtIn="false", value='"${workspace_loc:/${ProjName}/src}"')
+    _superclass(compiler, "inputType", "tool.gnu.c.compiler.input")
+    ET.SubElement(configuration, "storageModule", moduleId=f"{_CDT}.externalSettings")
+    system = ET.SubElement(root, "storageModule", moduleId="cdtBuildSystem", version="4.0.0")
+    ET.SubElement(system, "project", id=f"{package.name}.null.1", name=package.name)
     return _xml(root, "<?fileVersion 4.0.0?>\n")
+
+
+def _superclass(parent: ET.Element, tag: str, superclass: str, **attributes: str) -> ET.Element:
+    """Add an element that refines a part of Eclipse's cross toolchain, under an identifier of its own."""
+    base = f"{_CROSS}.{superclass}"
+    return ET.SubElement(parent, tag, {"id": f"{base}.1", "superClass": base, **attributes})
 
 
 def is_cortex_m(board: Board) -> bool:
@@ -106,7 +120,7 @@ def is_cortex_m(board: Board) -> bool:
 
 
 def _eclipse(name: str, tool: str, source: str, pack_step: str) -> Format:
-    """Return the format of an IDE that is based on Eclipse: a Makefile project, and the pack.
+    """Return the format of an IDE that is based on Eclipse: code to copy, the pack, and a Makefile project.
 
     In projects that the IDE has created, the folder `source` is compiled.
     """
@@ -118,16 +132,18 @@ def _eclipse(name: str, tool: str, source: str, pack_step: str) -> Format:
         supports_cpu=is_cortex_m,
         framework=name,
         steps=(
-            "File > Import > General > Existing Projects into Workspace: this folder; Build makes `build/lib{name}.a` "
-            "with the flags of the CPU.",
             f"Into a project of yours: copy `src` there as `{source}/{{name}}`; Properties > C/C++ Build > Settings: "
             "add it to the compiler's Include paths, and `m` to the linker's Libraries, if `-lm` is not there.",
             pack_step,
             "Include `{name}.h`, and call in `main()` what `example/main.c` calls: the self-test, which returns 0.",
             "For speed: right-click the copied folder > Properties > C/C++ Build > Settings > Optimization: -O2.",
+            "Or as a library of its own: File > Import > General > Existing Projects into Workspace: this folder; "
+            "Build makes `build/lib{name}.a` with the flags of the CPU. If `make` or the compiler is not found, copy "
+            "PATH of Properties > C/C++ Build > Environment from a project that the IDE made.",
         ),
-        testing="its Makefile built in tests as `make`; .project and .cproject have the structure of those that CMake "
-        "writes for Eclipse; never opened in the IDE itself",
+        testing="its Makefile built in tests as `make`; .project and .cproject have the natures, builders and "
+        "toolchain of public Makefile projects, without the vendor's, which need a chip and an .ioc file or SDK; "
+        "never opened in the IDE itself",
     )
 
 

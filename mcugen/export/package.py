@@ -197,7 +197,7 @@ class Package:
 
     @property
     def toolchain(self) -> str:
-        """Return the prefix of the compiler's programs, such as "arm-none-eabi-"; "" for this computer's compiler."""
+        """Return the prefix of the compiler's programs, such as "arm-none-eabi"; "" for this computer's compiler."""
         return self.board.toolchain
 
     @property

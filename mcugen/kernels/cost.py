@@ -134,7 +134,8 @@ class CostTable:
         several: Measured code size in bytes, by kernel name, of a function that several layers call; for kernels absent
             from `kernels`.
         soft_floats: Code size in bytes of the compiler's soft-float functions, which programs with floats call on CPUs
-            without an FPU.
+            without an FPU. Cortex-M4 to M55 have the value of Cortex-M3, whose functions run on them too
+            (boards/nrf5340_net.toml).
         times: Cycles that were measured on the device, by (layer name, kernel name); they replace fitted costs.
     """
 

@@ -54,6 +54,9 @@ MEMORY_FOR_SPEED = "spending"
 Without the flag, such kernels are used only if the user names them.
 """
 
+HARD_FLOATS = "hard-floats"
+"""Tuning flag: the compiler uses an FPU, even if kernels are in plain C alone and may not."""
+
 CHECKED = "checked-indices"
 """Tuning flag: the code checks every constant that determines an address or the end of a loop."""
 

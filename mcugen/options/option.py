@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from enum import Enum
 from inspect import Parameter
 from keyword import iskeyword
 from typing import Any, get_args, get_origin
@@ -16,6 +17,13 @@ REQUIRED = Parameter.empty
 
 _TARGETS_IN_SETTINGS = ("CompileOptions", "Quantizing", "Judging")
 """Classes whose fields a settings file and `mcugen link --set` may give."""
+
+
+class OutputKind(Enum):
+    """Kind of output that a command writes to the path of an option; the path is checked before any long work."""
+
+    FILE = "file"
+    FOLDER = "folder"
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class Option:
         min: Smallest number.
         max: Largest number.
         envvar: Environment variable that gives the value if the option is absent.
+        writes: What the command writes to the path that the option gives; None for an option that gives no output.
     """
 
     flags: str
@@ -65,6 +74,7 @@ class Option:
     min: float | None = None
     max: float | None = None
     envvar: str | None = None
+    writes: OutputKind | None = None
 
     @property
     def flag(self) -> str:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from mcugen.core.errors import ConstraintError, UsageError
@@ -261,11 +261,36 @@ def _short(digest: str | None) -> str:
 
 
 def _layers(before: Report, after: Report) -> Iterator[LayerChange]:
-    was, now = ({layer.name: layer for layer in report.layers} for report in (before, after))
-    names = list(dict.fromkeys([*was, *now]))
-    changes = [LayerChange(n, was.get(n), now.get(n)) for n in names]
-    changed = [change for change in changes if change.before != change.after]
+    was = {layer.name: layer for layer in _renamed(before.layers, after.layers)}
+    now = {layer.name: layer for layer in after.layers}
+    changes = [LayerChange(name, was.get(name), now.get(name)) for name in dict.fromkeys([*was, *now])]
+    changed = [change for change in changes if _without_reason(change.before) != _without_reason(change.after)]
     yield from sorted(changed, key=lambda change: -change.weight)
+
+
+def _without_reason(layer: ReportedLayer | None) -> ReportedLayer | None:
+    """Return a layer without the text of why its kernel was chosen, whose words may differ between versions."""
+    return layer and replace(layer, reason="")
+
+
+def _renamed(before: Sequence[ReportedLayer], after: Sequence[ReportedLayer]) -> list[ReportedLayer]:
+    """Return the layers before, each with the name of the layer after that computes the same ONNX nodes.
+
+    mcugen 0.1.0 named layers after their tensors, later versions name them after their nodes. A layer whose name is in
+    both reports keeps it.
+    """
+    common = {layer.name for layer in before} & {layer.name for layer in after}
+    old, new = (_by_nodes(layer for layer in layers if layer.name not in common) for layers in (before, after))
+    names = {old[nodes].name: new[nodes].name for nodes in old.keys() & new.keys()}
+    return [replace(layer, name=names.get(layer.name, layer.name)) for layer in before]
+
+
+def _by_nodes(layers: Iterable[ReportedLayer]) -> dict[tuple[str, ...], ReportedLayer]:
+    """Return layers by the names of their ONNX nodes, except those that share all their nodes with another layer."""
+    by_nodes: dict[tuple[str, ...], list[ReportedLayer]] = {}
+    for layer in layers:
+        by_nodes.setdefault(tuple(layer.origin), []).append(layer)
+    return {nodes: alike[0] for nodes, alike in by_nodes.items() if nodes and len(alike) == 1}
 
 
 def _time(layer: ReportedLayer | None) -> int:

@@ -13,6 +13,7 @@ from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import CompileOptions, Places
 from mcugen.hir.layer_names import shorten_name
 from mcugen.kernels.cost import cost_table
+from mcugen.lir.kernel import HARD_FLOATS
 from mcugen.lir.layer_titles import titles_of
 from mcugen.lir.program import DECODE_WEIGHTS, Control, Instr, Program, Space
 from mcugen.memory.areas import split_arena_stall_cycles
@@ -148,7 +149,8 @@ def likely_code_bytes(program: Program, board: Board) -> int:
 def _soft_floats(functions: Sequence[Sequence[Instr]], board: Board) -> int:
     """Return the bytes of the C library's software floating point, if functions need it and the CPU has no FPU."""
     has_floats = any(o.buffer.dtype.is_float for calls in functions for o in calls[0].operands)
-    return cost_table(board.cpu).soft_floats * (has_floats and "fpu" not in board.features)
+    has_fpu = bool(board.features & {"fpu", HARD_FLOATS})
+    return cost_table(board.cpu).soft_floats * (has_floats and not has_fpu)
 
 
 def use_of(program: Program, board: Board, options: CompileOptions, code: int | None = None) -> Use:

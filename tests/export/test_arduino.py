@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from export_packages import FORMATS, digits, export, first_line, need, run, tiny
 
-from mcugen.codegen.install import install
+from mcugen.codegen.install import MANIFEST, install
 from mcugen.core.board import load_board
 from mcugen.export.arduino import architectures
 from mcugen.export.assemble import package_archive
@@ -149,6 +149,7 @@ def test_platformio_packs_it(tmp_path: Path) -> None:
     with tarfile.open(archive) as packed_archive:
         packed = {name.removeprefix("./") for name in packed_archive.getnames()}
     assert {"library.json", "optimize.py", "src/tiny.c", "src/tiny.h", "src/mcugen.h"} <= packed
+    assert (folder / MANIFEST).is_file() and MANIFEST not in packed
     manifest = json.loads((folder / "library.json").read_text())
     assert manifest["version"] == "1.2.3"
     for example in manifest["examples"]:

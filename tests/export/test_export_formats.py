@@ -8,11 +8,12 @@ import json
 import re
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from compilers import assert_accepted
-from export_packages import ROOT, board_for, files_of, tiny
+from export_packages import ROOT, board_for, export, files_of, tiny
 
 from mcugen.codegen.install import MANIFEST
 from mcugen.core.board import Board, Frameworks, board_names, load_board
@@ -153,12 +154,32 @@ def test_a_board_file_that_names_no_framework_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_manifest_stays_out_of_published_packages(name: str) -> None:
-    files = files_of(tiny(board_for(name)), name)
+def test_the_manifest_stays_out_of_published_packages(name: str, tmp_path: Path) -> None:
+    """A folder has it. Archives, and what the tools of PlatformIO and ESP-IDF publish of a folder, do not."""
+    package, format_ = Package(tiny(board_for(name)), "1.2.3"), FORMATS[name]
+    folder = export(package.compiled, name, tmp_path / "tiny")
+    assert (folder / MANIFEST).is_file()
+    files = package_files(package, format_)
     assert MANIFEST not in files
+    archives = {**(package_archive(package, format_) if format_.archive else {}), **files}
+    for path, content in archives.items():
+        if path.endswith((".zip", ".pack")):
+            assert isinstance(content, bytes)
+            names = zipfile.ZipFile(io.BytesIO(content)).namelist()
+            assert names and not [inside for inside in names if inside.endswith(MANIFEST)]
     excluding = {"platformio": "library.json", "esp-idf": "idf_component.yml"}
     if name in excluding:
         assert MANIFEST in str(files[excluding[name]])
+
+
+def test_the_component_manager_publishes_no_manifest(tmp_path: Path) -> None:
+    manager = pytest.importorskip("idf_component_tools.manager")
+    file_tools = pytest.importorskip("idf_component_tools.file_tools")
+    folder = export(tiny(), "esp-idf", tmp_path / "tiny")
+    manifest = manager.ManifestManager(folder, "tiny").load()
+    published = file_tools.filtered_paths(folder, exclude=manifest.exclude_set)
+    names = {path.name for path in published}
+    assert "tiny.c" in names and (folder / MANIFEST).is_file() and MANIFEST not in names
 
 
 @pytest.mark.parametrize("url", ["example.com", "ftp://x.org/abc", "https://a b", "https://x\n", "https://x.org/<a>"])

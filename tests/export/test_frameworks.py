@@ -12,9 +12,9 @@ from export_packages import export, files_of, need, run, tiny
 from onnx_models import Net
 from test_conv import quantized_conv
 
-from mcugen import compile_model
 from mcugen.core.board import load_board
 from mcugen.core.options import CMSIS_NN, CompileOptions
+from mcugen.driver.compiler import compile_model
 
 yaml = pytest.importorskip("yaml")
 kconfiglib = pytest.importorskip("kconfiglib")

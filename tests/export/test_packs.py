@@ -104,27 +104,70 @@ def test_a_library_is_a_requirement() -> None:
 # ----------------------------------------------------------------------------------------------------------------- IDEs
 
 
+MANAGED_BUILD = "org.eclipse.cdt.managedbuilder.core"
+MAKEFILE_NATURES = {
+    "org.eclipse.cdt.core.cnature",
+    f"{MANAGED_BUILD}.managedBuildNature",
+    f"{MANAGED_BUILD}.ScannerConfigNature",
+}
+"""Natures of a Makefile project in C: those of har-in-air/STM32F411_USB_AUDIO_DAC, without the one of C++."""
+PROGRAM_NATURES = {
+    "stm32cube": {
+        f"com.st.stm32cube.ide.mcu.{nature}"
+        for nature in (
+            "MCUCubeIdeServicesRevAev2ProjectNature",
+            "MCUCubeProjectNature",
+            "MCUNonUnderRootProjectNature",
+            "MCUProjectNature",
+            "MCURootProjectNature",
+            "MCUSingleCpuProjectNature",
+        )
+    },
+    "mcuxpresso": {"com.nxp.mcuxpresso.core.datamodels.sdkNature"},
+}
+"""Natures that whole programs have besides, with a chip and an .ioc file or SDK: the 58 projects for STM32CubeIDE of
+STMicroelectronics/x-cube-tof1, and memfault/rt1021-mcuxpresso."""
+BUILDERS = {
+    f"{MANAGED_BUILD}.genmakebuilder": "clean,full,incremental,",
+    f"{MANAGED_BUILD}.ScannerConfigBuilder": "full,incremental,",
+}
+"""Triggers of the builders in all of these projects."""
+TOOLCHAIN = "cdt.managedbuild.toolchain.gnu.cross.base"
+"""Toolchain of the Makefile project; programs have a vendor's: com.st.stm32cube.ide.mcu or com.crt.advproject."""
+
+
 @pytest.mark.parametrize("format_", ["mcuxpresso", "stm32cube"])
 def test_eclipse_imports_a_makefile_project(format_: str) -> None:
-    files = files_of(tiny(board_for(format_)), format_)
-    project = ET.fromstring(str(files[".project"]))
+    project = ET.fromstring(str(files_of(tiny(board_for(format_)), format_)[".project"]))
     assert project.tag == "projectDescription"
     assert project.findtext("name") == "tiny"
-    natures = [nature.text for nature in project.iter("nature")]
-    assert "org.eclipse.cdt.make.core.makeNature" in natures
-    settings = {d.findtext("key"): d.findtext("value") for d in project.iter("dictionary")}
-    assert settings["org.eclipse.cdt.make.core.build.command"] == "make"
-    makefile = str(files["Makefile"])
-    for key in ("build.target.inc", "fullBuildTarget", "cleanBuildTarget"):
-        assert f"\n{settings[f'org.eclipse.cdt.make.core.{key}']}:" in makefile
+    natures = {str(nature.text) for nature in project.iter("nature")}
+    assert natures == MAKEFILE_NATURES and not natures & PROGRAM_NATURES[format_]
+    commands = project.iter("buildCommand")
+    assert {command.findtext("name"): command.findtext("triggers") for command in commands} == BUILDERS
+
+
+@pytest.mark.parametrize("format_", ["mcuxpresso", "stm32cube"])
+def test_the_makefile_project_runs_make_in_its_folder(format_: str) -> None:
+    files = files_of(tiny(board_for(format_)), format_)
     text = str(files[".cproject"])
-    assert "<?fileVersion 4.0.0?>" in text
+    assert "<?fileVersion 4.0.0?>" in text and "com." not in text
     cproject = ET.fromstring(text)
+    assert cproject.get("storage_type_id") == "org.eclipse.cdt.core.XmlProjectDescriptionStorage"
     configuration = element(cproject, "storageModule/cconfiguration")
-    assert element(configuration, "storageModule").get("id") == configuration.get("id")
-    folders = {path.split("/")[0] for path in files if "/" in path}
-    sources = {entry.get("path") for entry in cproject.iter("pathentry") if entry.get("kind") == "src"}
-    assert sources <= folders
+    settings, build = configuration.findall("storageModule")[:2]
+    assert settings.get("buildSystemId") == f"{MANAGED_BUILD}.configurationDataProvider"
+    assert build.get("moduleId") == "cdtBuildSystem"
+    assert {settings.get("id"), element(build, "configuration").get("id")} == {configuration.get("id")}
+    toolchain = element(build, "configuration/folderInfo/toolChain")
+    assert toolchain.get("superClass") == TOOLCHAIN
+    assert element(toolchain, "option").get("value") == "arm-none-eabi-"
+    assert element(toolchain, "builder").get("managedBuildOn") == "false"
+    assert element(toolchain, "tool/option/listOptionValue").get("value") == '"${workspace_loc:/${ProjName}/src}"'
+    assert "src/tiny.h" in files
+    identifiers = [part.get("id") for part in build.iter() if part.get("superClass")]
+    assert len(identifiers) == len(set(identifiers)) == 7
+    assert all(f"\n{target}:" in str(files["Makefile"]) for target in ("all", "clean"))
 
 
 def test_iars_connection_names_the_files() -> None:

@@ -14,10 +14,12 @@ from shared_models import MODELS
 from mcugen.autotuning.alternatives import compare_alternatives
 from mcugen.core.board import load_board
 from mcugen.core.errors import DoesNotFitError
-from mcugen.core.options import CompileOptions
+from mcugen.core.options import PORTABLE, CompileOptions
 from mcugen.driver import program as searched
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
+from mcugen.driver.target import target_of
+from mcugen.lir.kernel import HARD_FLOATS
 from mcugen.lir.program import DECODE_WEIGHTS, Program
 from mcugen.search.budget import cheapest, likely_code_bytes, max_code_bytes, use_of
 from mcugen.search.candidates import REQUESTED_CANDIDATE_NAME
@@ -51,11 +53,24 @@ def test_code_is_estimated_within_a_kilobyte(name: str, goal: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mnist_cntk", "pt_tcn_dynamo"])
-@pytest.mark.parametrize("board", ["rp2040", "esp32c3"])
+@pytest.mark.parametrize("board", ["rp2040", "esp32c3", "nrf5340_net"])
 def test_arithmetic_of_floats_counts_where_the_cpu_has_none(name: str, board: str) -> None:
     """The bound was up to 4.5 KB below."""
     compiled = compile_model(MODELS / f"{name}.onnx", board, CompileOptions(optimize="flash"))
     assert max_code_bytes(compiled.program, compiled.board) > built(compiled) - 64
+
+
+@pytest.mark.parametrize("board", ["nrf52840", "rp2040", "nrf5340_net"])
+def test_plain_c_uses_the_fpu(board: str) -> None:
+    """Kernels in plain C have no CPU features, but the compiler has an FPU: it needs no functions for floats."""
+    options = CompileOptions(optimize="flash", family=PORTABLE)
+    compiled = compile_model(MODELS / "mnist_cntk.onnx", board, options)
+    target = target_of(compiled.board, options)
+    assert "fpu" not in target.features
+    assert (HARD_FLOATS in target.features) == ("fpu" in compiled.board.features)
+    estimate, bound = (count(compiled.program, target) for count in (code_of, most_code))
+    assert abs(estimate - built(compiled)) < 1200
+    assert bound == most_code(compiled.program, compiled.board) > built(compiled) - 64
 
 
 def test_what_fits_as_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:

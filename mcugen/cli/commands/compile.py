@@ -10,6 +10,7 @@ from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import (
     print_trace,
     tell,
+    tell_kept,
     tell_notes,
     tell_quantization,
     tell_warnings,
@@ -71,6 +72,7 @@ def compile_command(
         f"{folder}: {len(compiled.bundle.files) + len(compiled.bundle.blobs)} files, arena {ram.arena:,} bytes, "
         f"weights {flash.weights:,} bytes, {compiled.report.model.macs:,} MACs"
     )
+    tell_kept(folder)
     pipeline = compiled.report.input_pipeline
     if pipeline is not None:
         tell(f"input pipeline: {pipeline.state:,} bytes of state for each stream, {pipeline.tables:,} bytes of tables")

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from mcugen.core.errors import printable, shortened
+from mcugen.core.errors import listed, printable, shortened
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -99,6 +99,15 @@ def tell_quantization(quantized: Quantization) -> None:
     """Print the estimated accuracy of a quantized model on stderr."""
     if quantized.estimate is not None:
         tell(f"quantized: {quantized.estimate}")
+
+
+def tell_kept(folder: Path) -> None:
+    """Name the files in the folder of generated code that are the user's, or that the user edited, on stderr."""
+    from mcugen.codegen.install import kept_files
+
+    kept = kept_files(folder)
+    if kept:
+        tell(f"kept in {folder}, as mcugen did not write them or they were edited: {listed(kept)}")
 
 
 def write_json(target: str, result: HasJson) -> None:

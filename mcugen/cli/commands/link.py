@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from mcugen.cli.command import takes_options
-from mcugen.cli.commands.console import stdout, tell, tell_notes, tell_warnings, watched, write_json
+from mcugen.cli.commands.console import stdout, tell, tell_kept, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, shortened
 from mcugen.options.arguments import OutputOptions, TaskArguments
 
@@ -70,6 +70,7 @@ def link(
     tell_notes(result.notes)
     bundle = linking.firmware.bundle
     tell(f"{folder}: {len(bundle.files) + len(bundle.blobs)} files of {len(nets)} models")
+    tell_kept(folder)
     if output_options.json_ != "-":
         print_link(result, stdout, output_options.wide)
 
