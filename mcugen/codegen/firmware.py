@@ -25,9 +25,9 @@ from mcugen.codegen.shared import ArrayKey, SharedCode, array_key
 from mcugen.core.board import Memory
 from mcugen.core.errors import UsageError, shortened
 from mcugen.core.version import __version__
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import DType
 from mcugen.lir.layer_titles import titles_of
-from mcugen.lir.program import ALIGNMENT, READ_ROWS, TRANSFER_KERNELS, Control, Instr, Program
+from mcugen.lir.program import ALIGNMENT, READ_ROWS, TRANSFER_KERNELS, Buffer, Control, Instr, Program, Space
 from mcugen.memory.shared_arena import Pair, SharedArena, join, verify_shared_arena
 
 
@@ -168,12 +168,13 @@ class SharingPlan:
         functions = self._common_functions()
         self._arrays: dict[ArrayKey, dict[str, Any]] = {}
         self._unbounded = False
-        met: dict[ArrayKey, str] = {}
-        for key, title, data in (item for draft in drafts for item in _arrays(draft)):
+        met: dict[ArrayKey, tuple[str, Buffer]] = {}
+        for key, title, buffer in (item for draft in drafts for item in _arrays(draft)):
             if key in met and key not in self._arrays:
-                self._arrays[key] = array_context(self._name(met[key]), key[0], data, met[key], _place(key[1]))
-                self._unbounded |= is_unbounded(data)
-            met.setdefault(key, title)
+                first_title, first = met[key]
+                self._arrays[key] = array_context(self._name(first_title), first, first_title, _place(key[1]))
+                self._unbounded |= is_unbounded(buffer.data)
+            met.setdefault(key, (title, buffer))
         self.shared = SharedCode(name, functions, {key: str(array["name"]) for key, array in self._arrays.items()})
 
     @property
@@ -241,16 +242,16 @@ def _calls(program: Program) -> Iterator[Instr]:
     return (i for i in plain if i.kernel not in (READ_ROWS, *TRANSFER_KERNELS))
 
 
-def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Array]]:
-    """Yield the arrays of a model: key, title and elements."""
+def _arrays(draft: Draft) -> Iterator[tuple[ArrayKey, str, Buffer]]:
+    """Yield the arrays of a model: key, title and constant."""
     titles = titles_of(draft.program)
     for buffer, key in draft.memory.array_keys().items():
-        assert buffer.data is not None
-        yield key, constant_title(buffer, titles), buffer.data
+        yield key, constant_title(buffer, titles), buffer
     for instr in draft.program.instrs:
         if instr.control is Control.STREAM:
             numbers = event_numbers(instr)
-            yield array_key(DType.of(numbers).c, numbers), f"{titles[instr.name]}: events", numbers
+            dtype, title = DType.of(numbers), f"{titles[instr.name]}: events"
+            yield array_key(dtype.c, numbers), title, Buffer(title, dtype, numbers.size, Space.CONST, numbers)
 
 
 # ------------------------------------------------------------------------------------------------------- templates

@@ -62,20 +62,41 @@ def c_param_type(value: float) -> str:
     return param_dtype(value).c
 
 
-def c_rows(data: Array, width: int = 108) -> Iterator[str]:
+def c_rows(data: Array, width: int = 108, row_size: int = 0) -> Iterator[str]:
     """Yield the elements of a constant array as lines of a C initializer, with a comma after each element.
 
-    Lines have at most `width` columns.
+    Args:
+        data: The array.
+        width: Largest number of columns of a line.
+        row_size: Number of elements after which a new line begins; 0 for lines as long as they can be. If some rows
+            take several lines, a comment with the row's number begins each row.
     """
     texts, lengths = _texts(as_stored(data).reshape(-1))
     ends = np.cumsum(lengths + 2)  # Two more for a comma and a space.
-    fit = np.searchsorted(ends, ends - lengths + (width - 1), "right")
-    after = np.maximum(fit, np.arange(1, len(texts) + 1)).tolist()  # A text that is too long has its own line.
+    row_size = row_size if 0 < row_size < len(texts) else 0
+    numbered = row_size > 0 and _longest_row(ends, row_size) > width
+    inner_width = width - len(_row_mark(len(texts) // row_size)) if numbered else width
+    fit = np.searchsorted(ends, ends - lengths + (inner_width - 1), "right")
+    after = np.maximum(fit, np.arange(1, len(texts) + 1))  # A text that is too long has its own line.
+    if row_size:
+        after = np.minimum(after, (np.arange(len(texts)) // row_size + 1) * row_size)
+    line_ends = after.tolist()
     begin = 0
     while begin < len(texts):
-        end = after[begin]
-        yield ", ".join(texts[begin:end]) + ","
+        end = line_ends[begin]
+        mark = _row_mark(begin // row_size) if numbered and begin % row_size == 0 else ""
+        yield mark + ", ".join(texts[begin:end]) + ","
         begin = end
+
+
+def _longest_row(ends: Array, row_size: int) -> int:
+    """Return the columns of the longest row; `ends` are the columns behind each element and its separator."""
+    row_ends = np.append(ends[row_size - 1 :: row_size], ends[-1])
+    return int(np.diff(row_ends, prepend=0).max()) - 1  # No space follows the last comma.
+
+
+def _row_mark(number: int) -> str:
+    return f"/* {number} */ "
 
 
 def _texts(flat: Array) -> tuple[list[str], Array]:

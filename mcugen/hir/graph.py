@@ -13,7 +13,7 @@ from mcugen.core.errors import VerificationError
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.names import Names
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.hir.types import Array, DType, ModelConstant, QuantParams, TensorType
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Value:
         self.name = name
         self.type = type_
         self.data = data
+        self.sources: tuple[ModelConstant, ...] = ()
+        """Constants of the model that the elements of a constant were computed from, as far as passes recorded them."""
         self.producer: Node | None = None
         self.uses: dict[tuple[Node, int], None] = {}
         """Pairs (node, input index) that read this value, in insertion order. A dictionary used as an ordered set."""
@@ -328,7 +330,15 @@ class Graph:
         self._outputs.append(value)
         self.output_names.append(name)
 
-    def constant(self, name: str, data: Array, quant: QuantParams | None = None, dtype: DType | None = None) -> Value:
+    def constant(
+        self,
+        name: str,
+        data: Array,
+        quant: QuantParams | None = None,
+        dtype: DType | None = None,
+        *,
+        of: Iterable[Value | None] = (),
+    ) -> Value:
         """Add a constant and return its value.
 
         Args:
@@ -337,8 +347,11 @@ class Graph:
             quant: Scale and zero point of quantized elements; None for other elements.
             dtype: Element type, if numpy lacks it: integers below 8 bits are stored in bytes. None for the type of
                 `data`.
+            of: Constants that the elements were computed from, whose sources become those of the new constant.
         """
-        return Value(self.fresh_name(name), TensorType(data.shape, dtype or DType.of(data), quant), data)
+        value = Value(self.fresh_name(name), TensorType(data.shape, dtype or DType.of(data), quant), data)
+        value.sources = merged_sources(of)
+        return value
 
     def add(
         self,
@@ -470,6 +483,8 @@ class Graph:
         other = Graph(self.name)
         other.__dict__.update(self.__dict__)
         values = {value: Value(value.name, value.type, value.data) for value in self.values()}
+        for value, copied in values.items():
+            copied.sources = value.sources
         other.inputs, other.output_names = [values[v] for v in self.inputs], list(self.output_names)
         other.outputs = [values[v] for v in self.outputs]
         other.nodes = [
@@ -491,7 +506,7 @@ class Graph:
         def here(value: Value | None) -> Value | None:
             if value is not None and value not in values:
                 assert value.data is not None
-                values[value] = self.constant(value.name, value.data, value.type.quant, value.type.dtype)
+                values[value] = self.constant(value.name, value.data, value.type.quant, value.type.dtype, of=[value])
             return values[value]
 
         for node in body.nodes:
@@ -532,6 +547,21 @@ def with_bodies(op: Operator, other: Callable[[Graph], Graph]) -> Operator:
 def _apart(op: Operator) -> Operator:
     """Return the operator with copies of its bodies."""
     return with_bodies(op, Graph.copy) if op.bodies else op
+
+
+def merged_sources(values: Iterable[Value | None]) -> tuple[ModelConstant, ...]:
+    """Return the constants of the model that these values were computed from, each once.
+
+    A value that a node computes from constants alone, such as dequantized weights, has the sources of these constants.
+    """
+    return tuple(dict.fromkeys(source for value in values if value is not None for source in _sources(value)))
+
+
+def _sources(value: Value) -> tuple[ModelConstant, ...]:
+    producer = value.producer
+    if producer is None or not all(v is None or v.is_constant for v in producer.inputs):
+        return value.sources
+    return tuple(source for v in producer.inputs if v is not None for source in v.sources)
 
 
 def constant_data(values: Iterable[Value | None]) -> list[Array]:

@@ -146,6 +146,23 @@ class QuantParams:
         return f"({scale}, {self.zero_point})"
 
 
+@dataclass(frozen=True)
+class ModelConstant:
+    """A constant tensor of the ONNX model, as the model stores it.
+
+    Attributes:
+        name: Name of the tensor in the model (untrusted text).
+        shape: Shape of the tensor.
+        dtype: Element type, such as "int8".
+        is_initializer: Whether the tensor is an initializer; else a node of the model, such as Constant, defines it.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    is_initializer: bool
+
+
 class Layout(Enum):
     """Position of the channel axis of a tensor: the second axis (NCHW), the last (NHWC), or unknown ("")."""
 

@@ -13,7 +13,7 @@ from mcugen.hir.names import Names
 from mcugen.hir.types import Array, DType
 from mcugen.lir.copies import MOVE_KERNEL, CopyRange, MoveOptions, MoveParams
 from mcugen.lir.kernel import Call, Kernel
-from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Program, Space
+from mcugen.lir.program import Access, Buffer, Control, Endpoint, Instr, Operand, Overlap, Program, Space, StoredTensor
 from mcugen.lir.rows import READ_ROWS_KERNEL, ReadRowsParams
 
 
@@ -82,6 +82,7 @@ class Builder:
         if value not in self._buffers:
             if value.data is not None:
                 self._buffers[value] = self.const(value.name, value.data)
+                self._buffers[value].describe([_stored_tensor(value)], "")
             else:
                 self._buffers[value] = self._new(value.name, value.type.dtype, value.type.count, Space.ARENA)
         return self._buffers[value]
@@ -128,12 +129,19 @@ class Builder:
             buffer.space = space
         return Endpoint(name, value.type.shape, value.type.dtype, value.type.quant, buffer)
 
-    def const(self, name: str, data: Array) -> Buffer:
-        """Return the buffer in flash of a constant with elements `data`; equal constants share one buffer."""
+    def const(self, name: str, data: Array, row_size: int = 0) -> Buffer:
+        """Return the buffer in flash of a constant; equal constants share one buffer.
+
+        Args:
+            name: Name of the buffer.
+            data: The elements.
+            row_size: Elements of a row of a packed one-dimensional constant; see Buffer.row_size.
+        """
         data = np.ascontiguousarray(data)
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
             self._shared[key] = self._new(name, DType.of(data), data.size, Space.CONST, data)
+            self._shared[key].row_size = row_size
         return self._shared[key]
 
     def growing_const(self, name: str, data: Array) -> Buffer:
@@ -159,6 +167,10 @@ class Builder:
         """Append an instruction that calls a kernel to compute `node` or a part of it, and return the instruction."""
         kernel = call.kernel
         types, macs = self._facts_of(node)
+        for name, buffer in call.operands.items():
+            role = kernel.role(name)
+            inputs = [node.inputs[index] for index in role.holds if index < len(node.inputs)]
+            buffer.describe([_stored_tensor(v) for v in inputs if v is not None and v.is_constant], role.meaning)
         instr = Instr(
             kernel=kernel.name,
             name=node.outputs[0].name,
@@ -329,3 +341,7 @@ class Builder:
             types = f"{', '.join(read)} -> {', '.join(str(v.type) for v in node.outputs)}"
             self._facts[node] = types, node.op.macs(node.sig)
         return self._facts[node]
+
+
+def _stored_tensor(value: Value) -> StoredTensor:
+    return StoredTensor(value.sources, value.type.quant)

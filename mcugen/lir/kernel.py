@@ -221,6 +221,7 @@ class Role:
         types: Allowed element types; an empty tuple allows all types.
         optional: Whether some layers lack the operand.
         several: Whether the role stands for any number of operands.
+        holds: Indices of the node's inputs whose constants the operand contains, as they are or packed.
     """
 
     name: str
@@ -229,15 +230,23 @@ class Role:
     types: tuple[DType, ...] = ()
     optional: bool = False
     several: bool = False
+    holds: tuple[int, ...] = ()
 
     def takes(self, name: str) -> bool:
         """Return whether this role declares an operand with the given name: the role's own name, or a numbered one."""
         return name.startswith(self.name) if self.several else name == self.name
 
 
-def reads(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
+def reads(
+    name: str,
+    meaning: str,
+    *types: DType,
+    optional: bool = False,
+    several: bool = False,
+    holds: tuple[int, ...] = (),
+) -> Role:
     """Declare an operand that a kernel only reads; the arguments are the attributes of Role."""
-    return Role(name, Access.IN, meaning, types, optional, several)
+    return Role(name, Access.IN, meaning, types, optional, several, holds)
 
 
 def writes(name: str, meaning: str, *types: DType, optional: bool = False, several: bool = False) -> Role:
@@ -550,9 +559,9 @@ class Site:
         """Return the buffer of output number `index` of the node."""
         return self.builder.buffer(self.node.outputs[index])
 
-    def const(self, name: str, data: Array) -> Buffer:
-        """Return the buffer in flash of a constant with elements `data`; equal constants share one buffer."""
-        return self.builder.const(self._called(name), data)
+    def const(self, name: str, data: Array, row_size: int = 0) -> Buffer:
+        """Return the buffer in flash of a constant; equal constants share one buffer. See Builder.const."""
+        return self.builder.const(self._called(name), data, row_size)
 
     def growing_const(self, name: str, data: Array) -> Buffer:
         """Return the buffer in flash of a constant that may be longer at other run-time sizes (Builder.growing_const).

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from mcugen.hir.types import Array, DType, QuantParams, Shape
+from mcugen.hir.types import Array, DType, ModelConstant, QuantParams, Shape
 from mcugen.lir.formula import Formula, Polynomial, Sizes, Symbol
 
 if TYPE_CHECKING:
@@ -88,6 +88,19 @@ class Access(Enum):
         return self in (Access.IN, Access.INOUT)
 
 
+@dataclass(frozen=True)
+class StoredTensor:
+    """A constant tensor of a layer that a buffer contains, alone or packed with others.
+
+    Attributes:
+        sources: Constants of the model that the tensor was computed from; empty if unknown.
+        quant: Scale and zero point of the tensor as the layer reads it; None if it is not quantized.
+    """
+
+    sources: tuple[ModelConstant, ...]
+    quant: QuantParams | None
+
+
 @dataclass(eq=False)
 class Buffer:
     """A contiguous array of elements that instructions read or write: a tensor, a constant or working memory.
@@ -100,6 +113,10 @@ class Buffer:
         data: Contents of a constant; None for other buffers.
         offset: Offset in bytes from the start of its area of the arena; None until memory is planned.
         area: Index of the buffer's area; the arena has several areas if it is divided over several memories.
+        tensors: Tensors of the model that a constant contains, for comments in the generated C.
+        layout: Order of a constant's elements, as the kernel that reads it declares; "" if no kernel does.
+        row_size: Elements of a row of a packed one-dimensional constant, such as a block of output channels; 0 if the
+            axes of `data` are the rows.
     """
 
     name: str
@@ -109,11 +126,21 @@ class Buffer:
     data: Array | None = None
     offset: int | None = None
     area: int = 0
+    tensors: tuple[StoredTensor, ...] = ()
+    layout: str = ""
+    row_size: int = 0
 
     @property
     def nbytes(self) -> int:
         """Return the size of the buffer in bytes."""
         return self.count * self.dtype.nbytes
+
+    def describe(self, tensors: Iterable[StoredTensor], layout: str) -> None:
+        """Record what a constant contains; a constant that several layers share contains the tensors of all."""
+        if self.data is not None:
+            known = [tensor for tensor in tensors if tensor.sources or tensor.quant]
+            self.tensors = tuple(dict.fromkeys((*self.tensors, *known)))
+            self.layout = self.layout or layout
 
     @property
     def planned(self) -> bool:

@@ -108,7 +108,7 @@ def _body(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, list[Value], list
     def here(value: Value) -> Value:
         if value not in values:
             if value.data is not None:
-                values[value] = body.constant(value.name, value.data, value.type.quant, value.type.dtype)
+                values[value] = body.constant(value.name, value.data, value.type.quant, value.type.dtype, of=[value])
             else:
                 values[value] = body.add_input(value.name, value.type)
                 outer.append(value)

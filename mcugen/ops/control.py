@@ -426,7 +426,7 @@ class _Capture:
 
     def _constant(self, outer: Value) -> Value | None:
         if outer.data is not None:
-            return self.graph.constant(outer.name, outer.data, outer.type.quant, outer.type.dtype)
+            return self.graph.constant(outer.name, outer.data, outer.type.quant, outer.type.dtype, of=[outer])
         producer = outer.producer
         if (
             producer is None
@@ -467,7 +467,7 @@ def _as(graph: Graph, value: Value, dtype: DType | None) -> Value:
     if dtype is None or dtype is own_dtype or not both:
         return value
     if value.data is not None:
-        return graph.constant(f"{value.name}.{dtype.tag}", value.data.astype(dtype.numpy))
+        return graph.constant(f"{value.name}.{dtype.tag}", value.data.astype(dtype.numpy), of=[value])
     return graph.add(Cast(dtype), [value], names=[f"{value.name}.{dtype.tag}"]).output
 
 

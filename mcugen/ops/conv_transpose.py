@@ -144,15 +144,14 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         """Return weights as [O, C/groups, *kernel] with reversed taps; None for computed weights."""
         taps = tuple(range(2, w.type.rank))
         if w.data is not None:
-            return graph.constant(f"{w.name}.turned", np.flip(swap_channels(w.data, self.groups), taps).copy())
+            return graph.constant(f"{w.name}.turned", np.flip(swap_channels(w.data, self.groups), taps).copy(), of=[w])
         source = w.producer
         stored = source.input(0) if source is not None and isinstance(source.op, Dequantize) else None
         by_output = self._by_output(graph, stored) if stored is not None and stored.data is not None else None
         if source is None or by_output is None or by_output.data is None:
             return None
-        turned = graph.constant(
-            f"{w.name}.turned", np.flip(by_output.data, taps).copy(), by_output.type.quant, by_output.type.dtype
-        )
+        data, type_ = np.flip(by_output.data, taps).copy(), by_output.type
+        turned = graph.constant(f"{w.name}.turned", data, type_.quant, type_.dtype, of=[by_output])
         return graph.add(source.op, [turned], source.origin, before=node).output
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
@@ -175,7 +174,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         if quant is None or quant.axis not in (None, 1):
             return None
         params = quant if quant.axis is None else QuantParams(quant.scale * self.groups, quant.zero_point, 0)
-        return graph.constant(f"{w.name}.by_output", swap_channels(w.data, self.groups), params)
+        return graph.constant(f"{w.name}.by_output", swap_channels(w.data, self.groups), params, of=[w])
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return the ONNX node that computes the layer's real result: ConvTranspose, padded to give size `space`."""

@@ -255,11 +255,11 @@ def _constant(body: Graph, value: Value, part: ElementRun | None) -> Value:
     """Return a constant, or some entries of its axis 0, with the scales of these entries."""
     assert value.data is not None
     if part is None:
-        return body.constant(value.name, value.data, value.type.quant, value.type.dtype)
+        return body.constant(value.name, value.data, value.type.quant, value.type.dtype, of=[value])
     data = value.data.reshape(-1)[part.at : part.at + math.prod(part.shape)].reshape(part.shape)
     first = part.at // max(math.prod(part.shape[1:]), 1)
     quant = _some(value.type.quant, first, first + part.shape[0])
-    return body.constant(value.name, data, quant, value.type.dtype)
+    return body.constant(value.name, data, quant, value.type.dtype, of=[value])
 
 
 def _some(quant: QuantParams | None, start: int, stop: int) -> QuantParams | None:

@@ -181,8 +181,8 @@ def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Va
         shapes = f"{value.type.shape} of '{value.name}' for {shape}"
         raise Refusal(f"{node.op_type}: an input must have another number of elements", shapes, "repair the model")
     if value.data is not None and value.type.quant is None:
-        name = f"{node.outputs[0]}.{value.name}.reshaped"
-        return node.graph.constant(name, value.data.reshape(shape), dtype=value.type.dtype)
+        name = f"{node.outputs[0]}.{suffix or 'reshaped'}"
+        return node.graph.constant(name, value.data.reshape(shape), dtype=value.type.dtype, of=[value])
     return node.emit(Reshape(shape), value, suffix=suffix or "reshaped")
 
 

@@ -31,7 +31,7 @@ def _as_real(graph: Graph, value: Value | None) -> Value | None:
     """Return a constant as reals, dequantized if it is quantized."""
     if value is None or value.data is None or value.type.quant is None:
         return value
-    return graph.constant(f"{value.name}.real", dequantize(value.data, value.type.quant))
+    return graph.constant(f"{value.name}.real", dequantize(value.data, value.type.quant), of=[value])
 
 
 class Normalize(Quantizable, Permutable, Rowwise, Operator):
@@ -343,7 +343,11 @@ def _constant_affine(
     shift = beta if is_large.any() else beta - mean * scale
     dtype = node.input(0).type.dtype.numpy
     names = {"mean": mean, "scale": scale, "shift": shift} if is_large.any() else {"scale": scale, "shift": shift}
-    values = {name: node.constant(name, array.astype(dtype)) for name, array in names.items()}
+    of = {"mean": [3], "scale": [1, 4], "shift": [2] if is_large.any() else [2, 3, 1, 4]}
+    values = {
+        name: node.constant(name, array.astype(dtype), of=[node.input(i) for i in of[name]])
+        for name, array in names.items()
+    }
     return values.get("mean"), values["scale"], values["shift"]
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -297,15 +297,18 @@ class OnnxNode:
         assert self.composition is not None
         return self.composition(op_type, inputs, outputs, domain, **attributes)
 
-    def constant(self, suffix: str, data: Array, quant: QuantParams | None = None) -> Value:
+    def constant(
+        self, suffix: str, data: Array, quant: QuantParams | None = None, *, of: Iterable[Value | None] = ()
+    ) -> Value:
         """Add a constant named after this node's first output, with `suffix` appended.
 
         Args:
             suffix: End of the name.
             data: Elements.
             quant: Scale and zero point of quantized elements.
+            of: Constants that the elements were computed from.
         """
-        return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant)
+        return self.graph.constant(f"{self.outputs[0]}.{suffix}", data, quant, of=of)
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {

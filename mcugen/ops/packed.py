@@ -369,9 +369,13 @@ def packed_operands(graph: Graph, inputs: Sequence[Value | None]) -> tuple[int, 
     if np.abs(codes).max(initial=0) >= 2**15 or not is_worth_packing(codes, group):
         return None
     name = stored.name
-    operands = [graph.constant(f"{name}.packed", codes.astype(np.int16)), graph.constant(f"{name}.scales", scales)]
+    scale_sources = source.inputs[1:] if isinstance(source.op, DequantizeBlocks) else ()
+    operands = [
+        graph.constant(f"{name}.packed", codes.astype(np.int16), of=[stored]),
+        graph.constant(f"{name}.scales", scales, of=scale_sources),
+    ]
     if bias is not None:
         assert bias.data is not None
         real = bias.data if bias.type.quant is None else dequantize(bias.data, bias.type.q)
-        operands.append(graph.constant(f"{name}.bias", real.reshape(-1).astype(np.float32)))
+        operands.append(graph.constant(f"{name}.bias", real.reshape(-1).astype(np.float32), of=[bias]))
     return group, operands

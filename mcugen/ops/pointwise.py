@@ -512,7 +512,7 @@ def _recoded(graph: Graph, value: Value | None, out: TensorType) -> Value | None
     if value is None or value.data is None or value.type.dtype is DType.BOOL:
         return value
     codes = np.asarray(quantize(real_data(value), out.q, out.dtype))
-    return graph.constant(f"{value.name}.codes", codes, out.quant)
+    return graph.constant(f"{value.name}.codes", codes, out.quant, of=[value])
 
 
 def _coded(graph: Graph, value: Value | None) -> Value | None:
@@ -526,7 +526,7 @@ def _coded(graph: Graph, value: Value | None) -> Value | None:
     if not math.isfinite(largest):
         return value
     quant = QuantParams((float(np.float32(largest / DType.INT16.limits[1])) or 1.0,), 0)
-    return graph.constant(f"{value.name}.codes", quantize(value.data, quant, DType.INT16), quant)
+    return graph.constant(f"{value.name}.codes", quantize(value.data, quant, DType.INT16), quant, of=[value])
 
 
 _SELECTIONS: Mapping[str, Callable[[Expression, Expression], Expression]] = {

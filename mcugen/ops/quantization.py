@@ -197,7 +197,11 @@ def _constant_blocks(
     codes = q.data.astype(np.int64) - zeros.astype(np.int64)
     if not fits_int16(codes):
         return None
-    return DequantizeBlocks(axis, block), node.constant("codes", codes.astype(np.int16)), node.constant("scales", scale)
+    return (
+        DequantizeBlocks(axis, block),
+        node.constant("codes", codes.astype(np.int16), of=[q]),
+        node.constant("scales", scale, of=[node.input(scale_at)]),
+    )
 
 
 # --------------------------------------------------------------------- conversions as plain real arithmetic
@@ -292,8 +296,8 @@ def _dequantize_constant(node: OnnxNode, q: Value, scale: Array, zero: Array, ax
         stored = stored.astype(np.int16) if fits_int16(stored) else stored
     quant = _quant(scale, int(zeros[0]), axis, max(data.rank, 1))
     if stored.dtype.name not in ("int8", "int16", "int32"):
-        return node.constant(suffix or "real", dequantize(stored, quant))
-    return node.emit(Dequantize(), node.constant(f"{suffix}q", stored, quant), suffix=suffix)
+        return node.constant(suffix or "real", dequantize(stored, quant), of=[q])
+    return node.emit(Dequantize(), node.constant(f"{suffix}q", stored, quant, of=[q]), suffix=suffix)
 
 
 def _may_assume(value: Value, quant: QuantParams) -> bool:
@@ -432,7 +436,7 @@ def products_bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value) -
     if bias.data is None:
         assume_quant(bias, quant, node)
         return node.emit(Dequantize(), bias, suffix="bias")
-    return node.emit(Dequantize(), node.constant("biasq", bias.data, quant), suffix="bias")
+    return node.emit(Dequantize(), node.constant("biasq", bias.data, quant, of=[bias]), suffix="bias")
 
 
 @onnx_operator("QLinearConv", kernels=("depthwise_s8", "conv2d_s8", "conv_direct"))
@@ -512,7 +516,7 @@ def _emit_centered_conv(node: OnnxNode, zero: Value, weights: Array) -> Value:
     centered = emit_elementwise(node, Binary("Sub"), wide, offset, suffix="x.centered")
     codes = node.emit(Cast(DType.INT16), centered, suffix="x.codes")
     assume_quant(codes, unit, node)
-    w = node.constant("w.codes", weights.astype(np.int16), unit)
+    w = node.constant("w.codes", weights.astype(np.int16), unit, of=[node.input(1)])
     bias = node.constant("bias", np.zeros(len(weights), np.int32))
     op = Conv(conv_window(node), groups=int(node.attr("group", 1)))
     (out,) = op.infer(codes.type, w.type)
@@ -526,7 +530,7 @@ def _emit_padded_conv(node: OnnxNode, zero: Value, weights: Array) -> Value | No
     real = _integer_operand(padded, 0, 1, "x").producer
     if real is None or not isinstance(real.op, Dequantize):
         return None
-    codes, w = real.input(0), node.constant("w.codes", weights.astype(np.int8), unit)
+    codes, w = real.input(0), node.constant("w.codes", weights.astype(np.int8), unit, of=[node.input(1)])
     none = (0,) * len(window.before)
     op = Conv(replace(window, before=none, after=none), groups=int(node.attr("group", 1)))
     (out,) = op.infer(codes.type, w.type)
@@ -573,7 +577,7 @@ def _whole_weights(node: OnnxNode) -> tuple[Array, Array] | None:
 def _emit_weighted_sums(node: OnnxNode, w: Array, zero: Array) -> Value:
     """Add Σ (x − zx)(w − zw) as Σ x·v + (c − zw) · Σ x − zx · Σ (w − zw), with v = w − c in int8: a dense layer."""
     center = zero if _is_int8(w - zero) else np.asarray([128 * (node.input(1).type.dtype is DType.UINT8)])
-    codes = node.constant("w.codes", (w - center).astype(np.int8), QuantParams((1.0,), 0))
+    codes = node.constant("w.codes", (w - center).astype(np.int8), QuantParams((1.0,), 0), of=[node.input(1)])
     x = replace(node, inputs=(node.input(0), node.input(1)))
     real = as_float(node, "MatMul", (_integer_operand(x, 0, 2, "x"), node.emit(Dequantize(), codes, suffix="w")))
     total = node.emit(Cast(DType.INT32), real, suffix="products")

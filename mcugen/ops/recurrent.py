@@ -21,6 +21,7 @@ from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Cell, Partial, Stepwise
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.kernels.common.loop_options import FloatLoops
+from mcugen.kernels.common.weighted_layers import INTERLEAVED_ROWS
 from mcugen.kernels.portable.recurrent import (
     GRU,
     LSTM,
@@ -455,7 +456,12 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         if w.data is not None and r.data is not None:
             rows = self.rows
             packed = [rows.packed(w.data, (self.gates,)), rows.packed(r.data, rows.blocks)]
-            operands = {role: builder.const(f"{name}.{role}", array) for role, array in zip("wr", packed, strict=True)}
+            has_whole_blocks = r.type.shape[-1] % INTERLEAVED_ROWS == 0
+            blocks = [INTERLEAVED_ROWS * v.type.shape[-1] if has_whole_blocks else 0 for v in (w, r)]
+            operands = {
+                role: builder.const(f"{name}.{role}", array, block)
+                for role, array, block in zip("wr", packed, blocks, strict=True)
+            }
         else:
             operands = {"w": builder.buffer(w), "r": builder.buffer(r)}
         if b is not None:

@@ -43,7 +43,7 @@ class _Unit:
                 if value is None:
                     inputs.append(None)
                 elif value.data is not None:
-                    inputs.append(body.constant(value.name, value.data, value.type.quant, value.type.dtype))
+                    inputs.append(body.constant(value.name, value.data, value.type.quant, value.type.dtype, of=[value]))
                 elif value in inner_values:
                     inputs.append(inner_values[value])
                 else:

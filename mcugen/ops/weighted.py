@@ -63,9 +63,9 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
         return None
     lowest = -128 if sig.output.dtype is DType.INT32 else -127  # kernels that make codes need the sign to turn
     storage_dtype = np.int8 if data.min(initial=0) >= lowest and data.max(initial=0) < 128 else np.int16
-    weights = graph.constant(f"{w.name}.symmetric", data.astype(storage_dtype), quant)
+    weights = graph.constant(f"{w.name}.symmetric", data.astype(storage_dtype), quant, of=[w])
     name = bias.name if bias is not None else f"{w.name}.bias"
-    return [x, weights, graph.constant(f"{name}.int", b.astype(sum_dtype(np.abs(b)).numpy))]
+    return [x, weights, graph.constant(f"{name}.int", b.astype(sum_dtype(np.abs(b)).numpy), of=[bias])]
 
 
 def fits_int16(data: Array) -> bool:

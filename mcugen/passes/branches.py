@@ -96,8 +96,11 @@ def merge_branches(graph: Graph, node: Node) -> RewriteOutcome:
     if merged is None:
         return "one layer would have more weights than both"
     weights, bias = (
-        graph.constant(f"{node.output.name}.{name}", array.astype(np.float32))
-        for name, array in (("weight", merged.weights), ("bias", merged.bias))
+        graph.constant(f"{node.output.name}.{name}", array.astype(np.float32), of=of)
+        for name, array, of in (
+            ("weight", merged.weights, [p.input(1) for p in producers]),
+            ("bias", merged.bias, [bias for p in producers for bias in p.inputs[2:]]),
+        )
     )
     op = Conv(merged.window, groups=merged.groups, clamp=node.op.clamp)
     origin = [name for p in producers for name in p.origin]

@@ -129,7 +129,7 @@ def _of_groups(graph: Graph, value: Value | None, shape: Shape, trivial: float) 
     if value is None or value.data is None or (value.data == trivial).all():
         return None
     numbers = np.repeat(value.data.reshape(-1), shape[1] // value.type.count)
-    return graph.constant(f"{value.name}.channels", numbers.reshape(1, -1, *(1,) * (len(shape) - 2)))
+    return graph.constant(f"{value.name}.channels", numbers.reshape(1, -1, *(1,) * (len(shape) - 2)), of=[value])
 
 
 def _take_affine(graph: Graph, node: Node) -> None:
@@ -205,7 +205,7 @@ def _aligned(graph: Graph, value: Value, data: Array, rank: int) -> Value:
     """Return a constant with leading axes of length 1 up to this rank."""
     if data.ndim == rank:
         return value
-    return graph.constant(f"{value.name}.aligned", data.reshape((1,) * (rank - data.ndim) + data.shape))
+    return graph.constant(f"{value.name}.aligned", data.reshape((1,) * (rank - data.ndim) + data.shape), of=[value])
 
 
 # ---------------------------------------------------------------------------------------------------- affine

@@ -197,7 +197,7 @@ def _stored(value: Value | None) -> Value | None:
 def _requantized(graph: Graph, node: Node, value: Value | None, out: TensorType) -> Value | None:
     """Return an input of a data movement in the output's scale and type, if there is an integer form."""
     if value is not None and value.data is not None and value.type.dtype is DType.FLOAT32:
-        return graph.constant(f"{value.name}.codes", quantize(value.data, out.q, out.dtype), out.quant)
+        return graph.constant(f"{value.name}.codes", quantize(value.data, out.q, out.dtype), out.quant, of=[value])
     if value is None or value.type.quant is None or (value.type.quant, value.type.dtype) == (out.quant, out.dtype):
         return value
     type_ = TensorType(value.type.shape, out.dtype, out.quant, value.type.layout)

@@ -30,5 +30,5 @@ def _round(graph: Graph, node: Node) -> bool:
         near = weights.data.astype(np.float16).astype(np.float32)
     if not np.isfinite(near).all() or (near == weights.data).all():
         return False
-    node.set_input(1, graph.constant(f"{weights.name}.half", near))
+    node.set_input(1, graph.constant(f"{weights.name}.half", near, of=[weights]))
     return True

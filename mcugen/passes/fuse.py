@@ -65,7 +65,7 @@ def fuse_dense(graph: Graph, node: Node) -> RewriteOutcome:
 def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value:
     """Return Wᵀ of a float constant, or of a quantized one behind its Dequantize."""
     if value.data is not None:
-        return graph.constant(f"{value.name}.t", np.ascontiguousarray(value.data.T))
+        return graph.constant(f"{value.name}.t", np.ascontiguousarray(value.data.T), of=[value])
     source = value.producer
     assert source is not None
     if isinstance(source.op, DequantizeBlocks):
@@ -73,7 +73,7 @@ def _transposed_constant(graph: Graph, node: Node, value: Value) -> Value:
     stored = source.input(0)
     assert stored.data is not None
     (type_,) = Transpose((1, 0)).infer(stored.type)
-    turned = graph.constant(f"{stored.name}.t", np.ascontiguousarray(stored.data.T), type_.quant)
+    turned = graph.constant(f"{stored.name}.t", np.ascontiguousarray(stored.data.T), type_.quant, of=[stored])
     return graph.add(Dequantize(), [turned], source.origin, before=node).output
 
 
@@ -174,7 +174,7 @@ def _as_row(graph: Graph, value: Value | None, depth: int, before: Node) -> Valu
     if value.type.rank and value.type.shape[-1] != value.type.count:
         return None
     if value.data is not None:
-        return graph.constant(f"{value.name}.row", value.data.reshape(shape))
+        return graph.constant(f"{value.name}.row", value.data.reshape(shape), of=[value])
     return _reshaped(graph, value, shape, before)
 
 
@@ -259,7 +259,8 @@ def _split(graph: Graph, constant: Value, concat: Node) -> list[Value]:
     data = constant.data.reshape((1,) * (concat.output.type.rank - constant.data.ndim) + constant.data.shape)
     if data.shape[axis] == 1:
         return [constant] * len(sizes)
-    return [graph.constant(f"{constant.name}.part", part) for part in np.split(data, np.cumsum(sizes)[:-1], axis)]
+    parts = np.split(data, np.cumsum(sizes)[:-1], axis)
+    return [graph.constant(f"{constant.name}.part", part, of=[constant]) for part in parts]
 
 
 @pattern(Binary)
@@ -350,11 +351,15 @@ def _absorbed(graph: Graph, layer: Node, node: Node, other: Value, constant: Arr
         return weights, _reshaped(graph, other, (len(bias),), node)  # This keeps the quantized bias exactly.
     if function in ("Add", "Sub"):
         total = bias + constant if function == "Add" else bias - constant
-        return weights, graph.constant(f"{layer.output.name}.bias", total.astype(np.float32))
+        return weights, graph.constant(
+            f"{layer.output.name}.bias", total.astype(np.float32), of=[*layer.inputs[2:], other]
+        )
     assert weights.data is not None
     factor = constant if function == "Mul" else 1.0 / constant
-    scaled = graph.constant(f"{weights.name}.scaled", _scaled_weights(layer, weights.data, factor))
-    return scaled, graph.constant(f"{layer.output.name}.bias", (bias * factor).astype(np.float32))
+    scaled = _scaled_weights(layer, weights.data, factor)
+    new_weights = graph.constant(f"{weights.name}.scaled", scaled, of=[weights, other])
+    new_bias = (bias * factor).astype(np.float32)
+    return new_weights, graph.constant(f"{layer.output.name}.bias", new_bias, of=[*layer.inputs[2:], other])
 
 
 def _scaled_weights(node: Node, weights: Array, factor: Array) -> Array:
@@ -405,7 +410,7 @@ def _reshaped(graph: Graph, value: Value, shape: Shape, before: Node) -> Value:
     quant = stored.type.q
     axis = None if quant.axis is None else len(shape) - 1
     data, params = stored.data.reshape(shape), QuantParams(quant.scale, quant.zero_point, axis)
-    flat = graph.constant(f"{stored.name}.flat", data, params)
+    flat = graph.constant(f"{stored.name}.flat", data, params, of=[stored])
     return graph.add(Dequantize(), [flat], source.origin, before=before).output
 
 
@@ -461,7 +466,7 @@ def fold_transpose_into_dense(graph: Graph, node: Node) -> RewriteOutcome:
     if perm[0] != 0 or flat.output.type.shape[-1] != int(np.prod(inner)):
         return "the reshape does not flatten whole samples"
     columns = weights.data.reshape(-1, *inner).transpose(0, *np.argsort(perm[1:]) + 1).reshape(weights.data.shape)
-    turned = graph.constant(f"{weights.name}.columns", np.ascontiguousarray(columns), weights.type.quant)
+    turned = graph.constant(f"{weights.name}.columns", np.ascontiguousarray(columns), weights.type.quant, of=[weights])
     rows = graph.add(Reshape(flat.output.type.shape), [x], flat.origin, before=node)
     inputs = [rows.output, turned, *node.inputs[2:]]
     graph.rewrite(node, node.op, inputs, types=[node.output.type], origin=turn.origin)

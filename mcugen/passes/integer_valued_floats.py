@@ -73,7 +73,7 @@ def keep_codes(graph: Graph, node: Node) -> RewriteOutcome:
         _store(graph, x, type_)
     elif x.producer is not None and x.producer.input(0).type.q.scale != (1.0,):
         return False
-    stored = graph.constant(f"{node.input(1).name}.codes", weights, QuantParams((1.0,), 0))
+    stored = graph.constant(f"{node.input(1).name}.codes", weights, QuantParams((1.0,), 0), of=[node.input(1)])
     real = graph.add(Dequantize(), [stored], node.origin, types=[node.input(1).type], before=node)
     node.set_input(1, real.output)
     return True

@@ -349,5 +349,6 @@ def _turn(graph: Graph, before: Node, value: Value | None, perm: Permutation | N
         return source.input(0)
     if value.data is not None:
         (type_,) = Transpose(perm).infer(value.type)
-        return graph.constant(f"{value.name}.turned", np.ascontiguousarray(value.data.transpose(perm)), type_.quant)
+        turned = np.ascontiguousarray(value.data.transpose(perm))
+        return graph.constant(f"{value.name.removesuffix('.turned')}.turned", turned, type_.quant, of=[value])
     return graph.add(Transpose(perm), [value], before.origin, before=before).output

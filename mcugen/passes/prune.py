@@ -216,7 +216,7 @@ class _Change:
         for index, (data, quant) in self.constants.items():
             old = node.input(index)
             dtype = old.type.dtype if data.dtype == old.type.dtype.numpy else None
-            inputs[index] = graph.constant(old.name, data, quant, dtype)
+            inputs[index] = graph.constant(old.name, data, quant, dtype, of=[old])
         graph.rewrite(node, self.op, inputs, types=[self.type])
 
 

@@ -56,7 +56,7 @@ def _dequantized(graph: Graph, value: Value) -> Value | None:
     if source is None or codes is None:
         return None
     (real,) = evaluate_node(source, [codes])
-    return graph.constant(value.name, real)
+    return graph.constant(value.name, real, of=[source.input(0)])
 
 
 @pattern(Movement)
@@ -103,7 +103,8 @@ def _replace_by_constants(graph: Graph, node: Node) -> None:
     arrays = constant_data(node.inputs)
     for value, array in zip(node.outputs, evaluate_node(node, arrays), strict=True):
         graph.release_name(value)
-        graph.replace(value, graph.constant(value.name, array, value.type.quant, value.type.dtype))
+        known = graph.constant(value.name, array, value.type.quant, value.type.dtype, of=node.inputs)
+        graph.replace(value, known)
     graph.remove(node)
 
 
@@ -114,7 +115,7 @@ def turn_blocks(graph: Graph, node: Node) -> RewriteOutcome:
     if source is None or not isinstance(source.op, DequantizeBlocks) or node.op != Transpose((1, 0)):
         return False
     turned = [
-        graph.constant(f"{v.name}.t", np.ascontiguousarray(v.data.T))
+        graph.constant(f"{v.name}.t", np.ascontiguousarray(v.data.T), of=[v])
         for v in source.inputs
         if v is not None and v.data is not None
     ]

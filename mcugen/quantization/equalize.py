@@ -116,7 +116,7 @@ def _scale(graph: Graph, node: Node, before: Array, behind: Array) -> None:
         if old is not None:
             assert old.data is not None
             scaled = old.data * by.reshape(*by.shape, *[1] * (old.data.ndim - by.ndim))
-            node.set_input(index, graph.constant(f"{old.name}.equalized", scaled.astype(np.float32)))
+            node.set_input(index, graph.constant(f"{old.name}.equalized", scaled.astype(np.float32), of=[old]))
 
 
 def _can_divide(node: Node) -> bool:

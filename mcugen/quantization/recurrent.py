@@ -57,14 +57,15 @@ class GraphWriter:
     """A builder of the ONNX graph of a quantized recurrent layer. A "role" names a kind of tensor, such as "hidden".
 
     Tensors with real values and tensors with quantized values both are ONNX tensors; methods take and return their
-    names, which have the form `<prefix>.<number>.<what>`.
+    names, which have the form `<prefix>.<what>`; a number makes further names of the same form unique.
 
     Attributes:
         prefix: Prefix of the names of tensors.
         stored: How tensors are stored, by role.
         nodes: The nodes written so far.
         initializers: The constants written so far.
-        layer: Name of the layer that the nodes compute; each node has this name and that of its operator.
+        layer: Name of the layer that the nodes compute; each node has this name and that of its operator. Nodes without
+            a layer are named after their first output.
     """
 
     prefix: str
@@ -73,10 +74,19 @@ class GraphWriter:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
     _node_names: Names = field(default_factory=lambda: Names(separator="_"))
+    _tensor_names: Names = field(default_factory=Names)
+
+    def tensor_name(self, what: str) -> str:
+        """Return a new name of a tensor: `<prefix>.<what>`, with a number if it is in use."""
+        return self._tensor_names.take(f"{self.prefix}.{what}")
+
+    def loop_name(self) -> str:
+        """Return a new name of a Scan: the name of the layer, with a number for the second direction."""
+        return self._node_names.take(self.layer or self.prefix)
 
     def constant(self, what: str, array: Array) -> str:
-        """Add a constant to the graph and return its name, which is `<prefix>.<what>.<number>`."""
-        name = f"{self.prefix}.{what}.{len(self.initializers)}"
+        """Add a constant to the graph and return its name."""
+        name = self.tensor_name(what)
         self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
 
@@ -84,13 +94,12 @@ class GraphWriter:
         """Add a node with several outputs and return the outputs' names.
 
         Args:
-            op_type: The ONNX operator; a Scan has the name of the layer itself.
+            op_type: The ONNX operator.
             inputs: The names of the inputs.
             names: The names of the outputs.
             attributes: The attributes of the node.
         """
-        own = self.layer or names[0]
-        name = self._node_names.take(own if op_type == "Scan" else f"{own}/{op_type}")
+        name = self._node_names.take(f"{self.layer or names[0]}/{op_type}")
         self.nodes.append(helper.make_node(op_type, inputs, names, name, **attributes))
         return names
 
@@ -103,7 +112,7 @@ class GraphWriter:
             out: The name of the output; empty for a new name.
             attributes: The attributes of the node.
         """
-        name = out or f"{self.prefix}.{len(self.nodes)}.{op_type}"
+        name = out or self.tensor_name(op_type)
         return self.outputs(op_type, inputs, [name], **attributes)[0]
 
     def quantize(self, real: str, role: str, out: str = "") -> str:
@@ -152,7 +161,7 @@ class GraphWriter:
 
     def split(self, x: str, sizes: Sequence[int]) -> Sequence[str]:
         """Add a Split of the last axis into parts of the given sizes, and return the names of the parts."""
-        names = [f"{self.prefix}.{len(self.nodes)}.part{i}" for i in range(len(sizes))]
+        names = [self.tensor_name(f"part{i}") for i in range(len(sizes))]
         return self.outputs("Split", [x, self.constant("sizes", np.asarray(sizes, np.int64))], names, axis=-1)
 
     def _params(self, role: str) -> list[str]:
@@ -387,18 +396,21 @@ class _Layer:
         """Write one direction as a Scan and return its real results by name, without the axis of directions."""
         first = [self._first_state(index, d) for index in range(len(self.op.states))]
         axis, backwards = int(self.sizes.batch_first), int(self.op.backwards[d])
-        names = [f"{self.scope.prefix}.{d}.{result}" for result in (*self.op.states, "y")]
-        self.scope.outputs(
+        names = [self.scope.tensor_name(f"{self._direction_name(d)}.{result}") for result in (*self.op.states, "y")]
+        loop = self.scope.loop_name()
+        scan = helper.make_node(
             "Scan",
             [*first, self.codes],
             names,
-            body=self._body(d),
+            loop,
+            body=self._body(d, loop),
             num_scan_inputs=1,
             scan_input_axes=[axis],
             scan_input_directions=[backwards],
             scan_output_axes=[axis],
             scan_output_directions=[backwards],
         )
+        self.scope.nodes.append(scan)
         results = {f"Y_{s}": (name, STATE_ROLES[s]) for s, name in zip(self.op.states, names, strict=False)}
         results["Y"] = (names[-1], "hidden")
         return {r: self.scope.dequantize(*results[r]) for r in self.op.results}
@@ -420,11 +432,20 @@ class _Layer:
         stored = self.scope.stored[role]
         return self.scope.constant(role, quantize(real, stored.quant, stored.dtype))
 
-    def _body(self, d: int) -> onnx.GraphProto:
-        """Return one step: it maps quantized states and an input to the next states, and gives h a second time."""
-        body = GraphWriter(f"{self.scope.prefix}.{d}", self.scope.stored, self.scope.layer)
+    def _direction_name(self, d: int) -> str:
+        return "backward" if self.op.backwards[d] else "forward"
+
+    def _body(self, d: int, loop: str) -> onnx.GraphProto:
+        """Return one step: it maps quantized states and an input to the next states, and gives h a second time.
+
+        Args:
+            d: The direction.
+            loop: The name of the Scan whose body is returned.
+        """
+        body = GraphWriter(f"{self.scope.prefix}.{self._direction_name(d)}", self.scope.stored, loop)
         roles = [*(STATE_ROLES[s] for s in self.op.states), "x"]
-        reals = [body.dequantize(f"{body.prefix}.{role}", role) for role in roles]
+        inputs = [body.tensor_name(role) for role in roles]
+        reals = [body.dequantize(name, role) for name, role in zip(inputs, roles, strict=True)]
         cell = CellWriter(body, self.sizes.hidden, self.inner(d), self.recurrent(d))
         after = STEP_WRITERS[type(self.op)](cell, cell.projection(reals[-1]), reals[:-1])
         after.append(body.op("Identity", after[0]))
@@ -433,7 +454,7 @@ class _Layer:
             columns = self.sizes.depth if role == "x" else self.sizes.hidden
             return tensor_info(name, body.stored[role].dtype, (self.sizes.batch, columns))
 
-        formal = [declared(f"{body.prefix}.{role}", role) for role in roles]
+        formal = [declared(name, role) for name, role in zip(inputs, roles, strict=True)]
         declared_outputs = [declared(name, role) for name, role in zip(after, [*roles[:-1], roles[0]], strict=True)]
         return helper.make_graph(body.nodes, body.prefix, formal, declared_outputs, body.initializers)
 
@@ -542,7 +563,7 @@ def write_recurrent_layer(
     if not isinstance(op, Recurrent) or not op.can_expand(node):
         return None
     storage = {**tensor_storage(op, ranges, scheme), "x": x}
-    scope = GraphWriter(f"{outputs[0]}.integer", storage, main_node(source_of(node)))
+    scope = GraphWriter(f"{outputs[0]}.step", storage, main_node(source_of(node)) or outputs[0])
     sizes = op.sizes(node.input(X).type, node.input(R).type)
     layer = _Layer(scope, node, op, sizes, inputs, scope.quantize(inputs[X], "x"), scheme, moments or {})
     directions = [layer.direction(d) for d in range(sizes.directions)]

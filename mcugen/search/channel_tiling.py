@@ -140,4 +140,4 @@ def _some(graph: Graph, value: Value, start: int, stop: int) -> Value:
     quant = value.type.quant
     if quant is not None and quant.axis is not None:
         quant = replace(quant, scale=quant.scale[start:stop])
-    return graph.constant(f"{value.name}.{start}", value.data[start:stop], quant, value.type.dtype)
+    return graph.constant(f"{value.name}.{start}", value.data[start:stop], quant, value.type.dtype, of=[value])

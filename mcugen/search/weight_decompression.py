@@ -201,6 +201,9 @@ def _decoded(constant: Buffer, code: CompressedConstant) -> CompressedForm:
     plain = None
     if code.plain is not None:
         plain = Buffer(f"{constant.name}.plain", DType.INT32, code.plain.size, Space.CONST, code.plain)
+    for stored, layout in ((coded, "a Rice code of"), (plain, "words that are not encoded, from")):
+        if stored is not None:
+            stored.describe(constant.tensors, f"{layout} {constant.layout or constant.name}")
     return CompressedForm([coded, *([] if plain is None else [plain])], lambda held: code.call(held, coded, plain))
 
 

@@ -68,9 +68,9 @@ def test_plain_c_uses_the_fpu(board: str) -> None:
     target = target_of(compiled.board, options)
     assert "fpu" not in target.features
     assert (HARD_FLOATS in target.features) == ("fpu" in compiled.board.features)
-    estimate, bound = (count(compiled.program, target) for count in (code_of, most_code))
+    estimate, bound = (count(compiled.program, target) for count in (likely_code_bytes, max_code_bytes))
     assert abs(estimate - built(compiled)) < 1200
-    assert bound == most_code(compiled.program, compiled.board) > built(compiled) - 64
+    assert bound == max_code_bytes(compiled.program, compiled.board) > built(compiled) - 64
 
 
 def test_what_fits_as_built_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from mcugen.core.limits import check_size
 from mcugen.frontend.onnx.composition import Composed, replace_composed_nodes
 from mcugen.frontend.onnx.functions import short_domain
 from mcugen.frontend.onnx.rolled import roll_up_steps
-from mcugen.frontend.onnx.scope import Scope, declared_sizes, declared_types, dtype_or_none, to_array, type_number_name
+from mcugen.frontend.onnx.scope import Scope, declared_sizes, declared_types, dtype_or_none, type_number_name
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, DType, TensorType
 from mcugen.ops.onnx_node import BUILT_IN, Registry
@@ -83,7 +83,7 @@ def _imported(
     scope.graph.sizes, scope.graph.assumed = {}, dict(sizes or {})
     scope.graph.keeps_statistics = keeps_statistics
     for tensor in model.graph.initializer:
-        scope.env[tensor.name] = scope.constant(tensor.name, to_array(tensor))
+        scope.env[tensor.name] = scope.initializer(tensor)
     _import_inputs(scope, model.graph, dict(dims or {}), dict(bound or {}))
     scope.import_nodes(model.graph.node)
     if scope.refusals:

@@ -27,8 +27,8 @@ from mcugen.frontend.onnx.functions import (
 from mcugen.frontend.onnx.judge import onnx_objection
 from mcugen.frontend.onnx.nodes import every_node, tensors_read
 from mcugen.frontend.onnx.sequences import SEQUENCE_OPERATORS, SequenceNode
-from mcugen.hir.graph import Graph, Value
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.graph import Graph, Value, merged_sources
+from mcugen.hir.types import Array, DType, ModelConstant, TensorType
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.onnx_node import BUILT_IN, Body, BodyRefusal, Capture, OnnxNode, Refusal, Registry, Support
 
@@ -132,8 +132,19 @@ class Scope:
             return self.halves.get(name)
         return self.outer.half(name)
 
-    def constant(self, name: str, array: Array) -> Value | None:
-        """Add a constant under its ONNX name, and return its value; None if C has no such element type."""
+    def initializer(self, tensor: onnx.TensorProto) -> Value | None:
+        """Add an initializer and return its value; None if C has no such element type."""
+        array = to_array(tensor)
+        return self.constant(tensor.name, array, [_model_constant(tensor.name, array, is_initializer=True)])
+
+    def constant(self, name: str, array: Array, sources: Sequence[ModelConstant] = ()) -> Value | None:
+        """Add a constant under its ONNX name, and return its value; None if C has no such element type.
+
+        Args:
+            name: Name of the tensor in the model.
+            array: The elements.
+            sources: Constants of the model that the elements were computed from.
+        """
         try:
             dtype = DType.of(array)
         except ValueError:
@@ -144,7 +155,9 @@ class Scope:
                 )
             return None
         stored = np.ascontiguousarray(array).astype(dtype.numpy).reshape(array.shape)
-        return self.graph.constant(self.place + name, stored, dtype=dtype)
+        value = self.graph.constant(self.place + name, stored, dtype=dtype)
+        value.sources = tuple(sources)
+        return value
 
     def output(self, name: str, declared_type: DType | None) -> Value | None:
         """Return the value that a model output gives.
@@ -431,7 +444,7 @@ class Scope:
 
     def _widen(self, value: Value) -> Value:
         if value.data is not None:
-            return self.graph.constant(f"{value.name}.wide", value.data.astype(np.float32))
+            return self.graph.constant(f"{value.name}.wide", value.data.astype(np.float32), of=[value])
         return self.graph.add(Cast(DType.FLOAT32), [value], names=[f"{value.name}.wide"]).output
 
     # ---------------------------------------------------------------------------- what is known or composite
@@ -454,7 +467,10 @@ class Scope:
         arrays = fold.evaluate(node, feeds, self.opsets[""])
         if arrays is None:
             return None
-        return [self.constant(name, arrays[name]) if name else None for name in node.output]
+        sources = merged_sources(inputs)
+        if node.op_type == "Constant":
+            sources = tuple(_model_constant(name, array, is_initializer=False) for name, array in arrays.items())
+        return [self.constant(name, arrays[name], sources) if name else None for name in node.output]
 
     def _reference_array(self, name: str, value: Value) -> Array:
         """Return a constant in the type that ONNX's reference expects."""
@@ -557,7 +573,7 @@ class Subgraph(Body):
             registry=self.scope.registry,
         )
         for tensor in self.proto.initializer:
-            inner.env[tensor.name] = inner.constant(tensor.name, to_array(tensor))
+            inner.env[tensor.name] = inner.initializer(tensor)
         if len(self.proto.input) != len(inputs):
             rule = f"the body must have as many inputs as it is given values: {len(inputs)}"
             raise Refusal(rule, str(len(self.proto.input)), "repair the model")
@@ -605,6 +621,10 @@ def type_number_name(number: int) -> str:
     """Return the name of an ONNX element type number (TensorProto.DataType), for messages."""
     names: dict[int, str] = dict(map(reversed, onnx.TensorProto.DataType.items()))
     return names.get(number, f"unknown element type {number}")
+
+
+def _model_constant(name: str, array: Array, *, is_initializer: bool) -> ModelConstant:
+    return ModelConstant(name, array.shape, array.dtype.name, is_initializer)
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:

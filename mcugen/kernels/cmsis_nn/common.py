@@ -113,8 +113,8 @@ def layer_operands(x: DType, bias: DType) -> tuple[Role, ...]:
     """
     return (
         reads("x", "input, channels last", x),
-        reads("w", "weights", DType.INT8),
-        reads("bias", "bias by channel", *{DType.INT32, bias}),
+        reads("w", "weights by output channel, in the order of the library", DType.INT8, holds=(1,)),
+        reads("bias", "bias by channel", *{DType.INT32, bias}, holds=(2,)),
         reads("multiplier", "multiplier by channel", DType.INT32),
         reads("shift", "left shift of accumulators, in bits, by channel", DType.INT32),
         writes("y", "output, channels last", x),

@@ -411,8 +411,8 @@ CMSIS_DENSE_S16: tuple[Kernel, ...] = (
         what="a fully connected layer of int16 tensors with one scale: arm_fully_connected_s16",
         operands=(
             reads("x", "input", DType.INT16),
-            reads("w", "weights", DType.INT8),
-            reads("bias", "bias by channel", DType.INT64),
+            reads("w", "weights by output channel", DType.INT8, holds=(1,)),
+            reads("bias", "bias by channel", DType.INT64, holds=(2,)),
             writes("y", "output", DType.INT16),
         ),
         params=(DenseSizes, TensorScale, CodeLimits),

@@ -32,6 +32,7 @@ from mcugen.lir.kernel import (
     Kernel,
     Options,
     Params,
+    Role,
     Site,
     Trained,
     reads,
@@ -1002,12 +1003,22 @@ _CODES8 = (int8_tensors, fits_high_word)
 _CODES8_WIDENED = (int8_tensors, fits_high_word_of_scaled_weights)
 _CODES16 = (int16_tensors, fits_shifted_high_word)
 
-_X, _W = (
-    reads("x", "input, channels last", DType.INT8, DType.INT16),
-    reads("w", "packed weights, biases and multipliers", DType.INT32),
-)
+_X = reads("x", "input, channels last", DType.INT8, DType.INT16)
 _Y = writes("y", "output, channels last; int32: the sums", DType.INT8, DType.INT16, DType.INT32)
 _PATCH = scratch("patch", "widened elements in the order of the weights", DType.INT16)
+
+
+def _weights(channels: int, when: Sequence[Callable[[ConvSpec], bool]]) -> Role:
+    """Declare packed weights by blocks of `channels` output channels; their packing follows from the conditions."""
+    words = "16-bit weights, four inputs of each channel in turn"
+    if fits_packed_fours in when:
+        channels, words = 4, "two words of sixteen 4-bit weights for each four inputs"
+    elif four_bits in when:
+        words = "a word of eight 4-bit weights for each four inputs"
+    elif {fits_packed_pairs, fits_packed_pairs_by_part} & set(when):
+        words = "16 bits for each two channels (256 * odd + even), four inputs in turn"
+    layout = f"by {channels} output channels: biases; {words}; multipliers, if any"
+    return reads("w", layout, DType.INT32, holds=(1, 2))
 
 
 def _lacks(when: Sequence[Callable[[ConvSpec], bool]]) -> frozenset[str]:
@@ -1035,7 +1046,7 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
     return Kernel(
         name,
         what=what,
-        operands=(_X, _W, _Y, *[_PATCH] * (has_depth_multiple_of_8 not in when)),
+        operands=(_X, _weights(4, when), _Y, *[_PATCH] * (has_depth_multiple_of_8 not in when)),
         params=(SingleRowParams, HighWord),
         options=(SingleRowOptions, Loops, *[PreShiftOption] * (four_bits in when)),
         needs=_DSP,
@@ -1077,7 +1088,13 @@ def _conv(
         name,
         what=what,
         operands=(
-            *(_X, _W, _Y, scratch("ring", "padded rows of x", DType.INT8, DType.INT16, optional=True), _PATCH),
+            *(
+                _X,
+                _weights(2, when),
+                _Y,
+                scratch("ring", "padded rows of x", DType.INT8, DType.INT16, optional=True),
+                _PATCH,
+            ),
             scratch("table", "addresses of the runs of two pixels' windows", DType.INT32),
         ),
         params=(ConvGeometry, PixelWalk, HighWord, InnerLoop, GroupCount),
@@ -1186,7 +1203,12 @@ DSP_PIXELS: tuple[Kernel, ...] = (
     Kernel(
         "pointwise_s8_dsp",
         what="pixels of four or eight channels, a strip at a time, with the weights of a channel in registers",
-        operands=(reads("x", "input", DType.INT8), _W, writes("y", "output", DType.INT8), _PATCH),
+        operands=(
+            reads("x", "input", DType.INT8),
+            reads("w", "by output channel: 16-bit weights, bias, multiplier", DType.INT32, holds=(1, 2)),
+            writes("y", "output", DType.INT8),
+            _PATCH,
+        ),
         params=(Strip,),
         options=(PointwiseOptions,),
         uniform=frozenset({"out_channels"}),

@@ -568,7 +568,8 @@ def _call(
     order: Traversal,
 ) -> Call:
     shape = spec.shape
-    operands = {"x": site.x, "w": site.const("winograd", packed), "y": site.y}
+    row_size = packed.size // -(-shape.out_channels // tiles.channels_per_pass)
+    operands = {"x": site.x, "w": site.const("winograd", packed, row_size), "y": site.y}
     for role, size in working.items():
         operands[role] = site.scratch(role, *size)
     padded = PaddedRows(padded_row_size=_ring(shape, tiles)[1] // 4, x_zero_point=spec.x.q.zero_point)
@@ -598,14 +599,19 @@ _STALLS = {core: cycles / PRODUCTS_REPLACED_BY_16 for core, cycles in STALLS["co
 
 
 def _kernel(
-    name: str, tiles: Tiles, needs: tuple[str, ...], more: tuple[type[Params], ...], working: tuple[Role, ...]
+    name: str,
+    tiles: Tiles,
+    needs: tuple[str, ...],
+    more: tuple[type[Params], ...],
+    working: tuple[Role, ...],
+    order: str,
 ) -> Kernel:
     return Kernel(
         name,
         what="3 x 3 windows by Winograd's F(2 x 2, 3 x 3): 16 products for four results; exact in integers",
         operands=(
             reads("x", "input, channels last", DType.INT8),
-            reads("w", "weights, biases and multipliers in reading order", DType.INT32),
+            reads("w", f"by {tiles.channels_per_pass} output channels: {order}", DType.INT32, holds=(1, 2)),
             writes("y", "output, channels last", DType.INT8),
             scratch("rows", "a ring of four padded rows", DType.INT8, optional=True),
             scratch("v", "transformed inputs", tiles.v),
@@ -625,7 +631,8 @@ def _kernel(
 
 def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
     patch = scratch("patch", "a block of the border, of which a part is copied", DType.INT8, optional=True)
-    kernel = _kernel(name, tiles, needs, (), (patch,))
+    order = "start values and transformed weights of each row; then multipliers, rounding, distance or end, limits"
+    kernel = _kernel(name, tiles, needs, (), (patch,), order)
     lacks = frozenset({CHECKED})  # The weights hold distances of results.
     return replace(
         kernel, emit=partial(emit_flash, tiles=tiles), extra=tiles.work, lacks=lacks, loads=4 / (9 * tiles.block_width)
@@ -635,7 +642,8 @@ def _flash(name: str, tiles: Tiles, *needs: str) -> Kernel:
 def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     weights = scratch("u", "transformed weights of the channels that are computed at once", DType.INT32)
     emit, work = partial(emit_transforming, tiles=tiles, strip=strip), partial(tiles.strip_work, strip=strip)
-    kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,))
+    order = "biases, multipliers, int8 weights of a few inputs at a time"
+    kernel = _kernel(f"{name}_t{strip}", tiles, needs, (StripOfBlocks,), (weights,), order)
     when = (*WINOGRAD_CONDITIONS, int8_weights)
     options = (WinogradOptions, TransformingOptions, *kernel.options[1:])
     sweeps = 1 / (16 * strip)  # A word holds four weights, which serve all tiles of a strip.

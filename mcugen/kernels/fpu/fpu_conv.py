@@ -266,11 +266,12 @@ def _call(
     if half_weights in site.kernel.when:
         bias = np.concatenate([spec.float_bias, np.zeros(-spec.channels % INTERLEAVED_ROWS)]).astype(np.float32)
         constants = {
-            "w": site.const("weights", pack_half_blocks(spec.rows, role == "patch")),
+            "w": site.const("weights", pack_half_blocks(spec.rows, role == "patch"), INTERLEAVED_ROWS * spec.depth),
             "bias": site.const("bias", bias),
         }
     else:
-        constants = {"w": site.const("weights", pack_float_blocks(spec.rows, spec.float_bias))}
+        packed = pack_float_blocks(spec.rows, spec.float_bias)
+        constants = {"w": site.const("weights", packed, INTERLEAVED_ROWS * (spec.depth + 1))}
     operands = {"x": site.x, **constants, "y": site.y}
     if count:
         operands[role] = site.scratch(role, spec.x.dtype, count)
@@ -312,7 +313,9 @@ def fits_load_offsets(spec: ConvSpec) -> bool:
 def _operands(*working: Role) -> tuple[Role, ...]:
     return (
         reads("x", "input, channels last", DType.FLOAT32),
-        reads("w", "for each four channels, their biases, then their weights", DType.FLOAT32),
+        reads(
+            "w", "by four channels: their biases, then their weights of each input in turn", DType.FLOAT32, holds=(1, 2)
+        ),
         writes("y", "output, channels last", DType.FLOAT32),
         *working,
     )
@@ -321,8 +324,8 @@ def _operands(*working: Role) -> tuple[Role, ...]:
 def _half_operands(working: Role, order: str = ", of whole eights in pairs") -> tuple[Role, ...]:
     return (
         reads("x", "input, channels last", DType.FLOAT32),
-        reads("w", f"weights by blocks of four channels{order}", DType.FLOAT16),
-        reads("bias", "bias of each channel, by blocks of four", DType.FLOAT32),
+        reads("w", f"weights by blocks of four channels{order}", DType.FLOAT16, holds=(1,)),
+        reads("bias", "bias of each channel, by blocks of four", DType.FLOAT32, holds=(2,)),
         writes("y", "output, channels last", DType.FLOAT32),
         working,
     )

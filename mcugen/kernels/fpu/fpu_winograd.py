@@ -104,7 +104,8 @@ def emit(spec: ConvSpec, site: Site) -> Call:
         "v": 8 * FLOAT_GRID.block_width * shape.in_channels,
         "m": 8 * FLOAT_GRID.block_width * INTERLEAVED_ROWS,
     }
-    constant = site.const("winograd", pack_transformed(spec.weights, spec.float_bias))
+    packed = pack_transformed(spec.weights, spec.float_bias)
+    constant = site.const("winograd", packed, packed.size * INTERLEAVED_ROWS // spec.channels)
     operands = {"x": site.x, "w": constant, "y": site.y}
     operands |= {role: site.scratch(role, DType.FLOAT32, count) for role, count in sizes.items()}
     limits = float_limits(spec)
@@ -118,7 +119,12 @@ FPU_WINOGRAD_CONV: tuple[Kernel, ...] = (
         what="3 x 3 windows by Winograd's F(2 x 2, 3 x 3): 16 products for four results; 16/9 of the weights",
         operands=(
             reads("x", "input, channels last", DType.FLOAT32),
-            reads("w", "for each four channels, their biases, then their transformed weights", DType.FLOAT32),
+            reads(
+                "w",
+                "by four channels: their biases, then their transformed weights in turn",
+                DType.FLOAT32,
+                holds=(1, 2),
+            ),
             writes("y", "output, channels last", DType.FLOAT32),
             scratch("patch", "four rows of ten pixels at the border", DType.FLOAT32),
             scratch("v", "four transformed tiles of x", DType.FLOAT32),

@@ -309,7 +309,7 @@ _DEPTHWISE_NINE = replace(
     what=f"{_DEPTHWISE[0].what}; channels with weights beyond int8 are computed again, four pixels at a time",
     operands=layer.operands(
         reads("which", "channels with weights beyond int8, then the number of all channels", DType.INT32),
-        reads("whole", "weights of these channels, column by column", DType.INT16),
+        reads("whole", "weights of these channels, column by column", DType.INT16, holds=(1,)),
         working=(scratch("columns", "columns of four rows, by channels", DType.INT8),),
     ),
     options=(patches.PatchOptions, patches.RecomputedTaps, layer.UnpackedNibblesOption, layer.Clamped, layer.Shifted),

@@ -21,6 +21,9 @@ from mcugen.lir.traversal import Traversal
 VECTOR = 16
 """Bytes of a Helium vector register, which is also the number of int8 products that one instruction adds up."""
 
+TABLE_ORDER = "by blocks of channels: biases, then multipliers, if any"
+"""Order of the elements of a RequantizationTable, for the declarations of kernels."""
+
 CHANNELS_PER_BLOCK = 4
 """Output channels that a convolution computes together, for two pixels each (unroll factor)."""
 
@@ -188,6 +191,11 @@ class RequantizationTable:
         return -(-self.spec.channels // self.block)
 
     @property
+    def blocks_of_groups(self) -> int:
+        """Return the number of blocks of channels of all groups."""
+        return self.groups * -(-self.spec.channels // (self.groups * self.block))
+
+    @property
     def nbytes(self) -> int:
         """Return the size in bytes of the part of the table that belongs to one group of a grouped convolution."""
         return int(self.data.nbytes) // self.groups
@@ -350,8 +358,13 @@ def operands(*more: Role, working: Sequence[Role] = (), results: Sequence[DType]
     """
     return (
         reads("x", "input, channels last", DType.INT8),
-        reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
-        reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
+        reads(
+            "w",
+            "weights by blocks of channels, in reading order, with zeros for what is missing",
+            DType.INT8,
+            holds=(1,),
+        ),
+        reads("table", TABLE_ORDER, DType.INT32, holds=(2,)),
         *more,
         writes("y", "output, channels last", *results),
         *working,
@@ -467,8 +480,10 @@ def call(
     if packs and table.apart is None:
         table = replace(table, nibbles=True)
         options = [replace(o, nibbles=True) if isinstance(o, LoopFlags) else o for o in options]
-    buffers: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
-    buffers["table"] = site.const("table", table.data)
+    blocks = table.blocks_of_groups
+    row_size = 0 if packed.ndim > 1 or packed.size % blocks else packed.size // blocks
+    buffers: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed, row_size)}
+    buffers["table"] = site.const("table", table.data, table.data.size // blocks)
     buffers |= {role: site.const(role, data) for role, data in (constants or {}).items()}
     buffers["y"] = site.y
     if working:

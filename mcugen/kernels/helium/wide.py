@@ -14,7 +14,13 @@ from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import int8_weights, int16_tensors
 from mcugen.kernels.dsp.dsp_conv import fits_shifted_high_word, ungrouped
 from mcugen.kernels.helium.conv import is_unstrided_pointwise, pixels_as_row
-from mcugen.kernels.helium.layer import CHANNELS_PER_BLOCK, RequantizationTable, VectorLoop, pack_vectors
+from mcugen.kernels.helium.layer import (
+    CHANNELS_PER_BLOCK,
+    TABLE_ORDER,
+    RequantizationTable,
+    VectorLoop,
+    pack_vectors,
+)
 from mcugen.kernels.portable.weighted import depthwise
 from mcugen.lir.kernel import Call, Kernel, Options, Params, Site, Trained, reads, scratch, writes
 
@@ -154,8 +160,10 @@ def count_wide_vectors(spec: ConvSpec) -> int:
 
 _OPERANDS = (
     reads("x", "input, channels last", DType.INT16),
-    reads("w", "weights in reading order, with zeros for what is missing", DType.INT8),
-    reads("table", "biases and multipliers, by blocks of channels", DType.INT32),
+    reads(
+        "w", "weights by blocks of channels, in reading order, with zeros for what is missing", DType.INT8, holds=(1,)
+    ),
+    reads("table", TABLE_ORDER, DType.INT32, holds=(2,)),
     writes("y", "output, channels last", DType.INT16),
 )
 _MVE, _WHEN = frozenset({"mve"}), (int16_tensors, int8_weights, fits_shifted_high_word, has_int16_results)

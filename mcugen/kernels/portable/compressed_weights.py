@@ -174,8 +174,8 @@ COMPRESSED_DENSE: tuple[Kernel, ...] = (
         what="one row by a matrix whose weights are stored by a Rice code, decoded as they are multiplied",
         operands=(
             reads("x", "input", DType.INT8, DType.INT16),
-            reads("w", "weights by a Rice code, channel by channel", DType.UINT8),
-            reads("bias", "bias of each channel", DType.INT32, DType.INT64),
+            reads("w", "weights by a Rice code, channel by channel", DType.UINT8, holds=(1,)),
+            reads("bias", "bias of each channel", DType.INT32, DType.INT64, holds=(2,)),
             reads("multiplier", "requantization multiplier of each channel", DType.INT32, optional=True),
             writes("y", "output", DType.INT8, DType.INT16, DType.INT32),
         ),

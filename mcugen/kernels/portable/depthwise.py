@@ -1031,7 +1031,7 @@ def emit_lanes(spec: ConvSpec, site: Site) -> Call:
     order = lanes(shape, starts, count) if shape.is_inside else rows(shape)
     operands = {
         "x": site.x,
-        "w": site.const("weights", packed),
+        "w": site.const("weights", packed, len(taps) * count),
         "y": site.y,
         "rows": site.scratch("rows", DType.FLOAT32, ring_size(shape, shape.is_inside)),
     }
@@ -1049,10 +1049,10 @@ def emit_lanes(spec: ConvSpec, site: Site) -> Call:
     return site.call(operands, params, [options, FloatLoops.of(site)], overlaps=spec.overlaps(order), variant=variant)
 
 
-def _operands(dtypes: tuple[DType, ...], weights: DType, *working: Role) -> tuple[Role, ...]:
+def _operands(dtypes: tuple[DType, ...], weights: DType, order: str, *working: Role) -> tuple[Role, ...]:
     return (
         reads("x", "input, channels last", *dtypes),
-        reads("w", "weights, biases and multipliers in reading order", weights),
+        reads("w", order, weights, holds=(1, 2)),
         writes("y", "output, channels last", *dtypes),
         *working,
     )
@@ -1068,8 +1068,8 @@ def _taps(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         what="any window of one filter per channel, on strips of a few lines, two taps per instruction",
         operands=(
             reads("x", "input, channels last", *_CODES),
-            reads("w", "weights by channel, point after point of the window", *_CODES),
-            reads("table", "bias and multiplier by channel", DType.INT32),
+            reads("w", "weights by channel, point after point of the window", *_CODES, holds=(1,)),
+            reads("table", "bias and multiplier by channel", DType.INT32, holds=(2,)),
             writes("y", "output, channels last", *_CODES),
             _STRIP,
             scratch("spread", "constants of four channels, weights in pairs of 16 bits", DType.INT32),
@@ -1088,8 +1088,8 @@ def _stored_apart(results: tuple[DType, ...], weights: DType = DType.UINT8) -> t
     """Return the operands of strip kernels whose weights are stored apart from biases and multipliers."""
     return (
         reads("x", "input, channels last", DType.INT8),
-        reads("w", "weights in reading order", weights),
-        reads("table", "bias and multiplier by channel", DType.INT32),
+        reads("w", "weights by channel, in the order in which the kernel widens them", weights, holds=(1,)),
+        reads("table", "bias and multiplier by channel", DType.INT32, holds=(2,)),
         writes("y", "output, channels last", *results),
         _STRIP,
         scratch("spread", "constants of four channels, weights in pairs of 16 bits", DType.INT32),
@@ -1099,7 +1099,9 @@ def _stored_apart(results: tuple[DType, ...], weights: DType = DType.UINT8) -> t
 _THREE_BY_THREE = Kernel(
     "depthwise_s8_dsp",
     what="3 x 3 windows of one filter per channel, on strips of four or five lines, two taps per instruction",
-    operands=_operands((DType.INT8,), DType.INT32, _STRIP),
+    operands=_operands(
+        (DType.INT8,), DType.INT32, "by channel: five words of two 16-bit weights, bias, multiplier", _STRIP
+    ),
     params=(StripWalk, CodeLimits, OutputZeroPoint),
     uniform=frozenset({"batch", "padding_lines", "padding_points", "x_zero_point", "low", "high", "y_zero_point"}),
     options=(StrideOptions, Loops),
@@ -1139,7 +1141,12 @@ DEPTHWISE_STRIPS: tuple[Kernel, ...] = (
     Kernel(
         "depthwise_f32_fpu",
         what="one filter per channel, eight or four channels of a pixel at a time",
-        operands=_operands((DType.FLOAT32,), DType.FLOAT32, scratch("rows", "a ring of padded rows", DType.FLOAT32)),
+        operands=_operands(
+            (DType.FLOAT32,),
+            DType.FLOAT32,
+            "by four or eight channels: their biases, then their weights of each tap in turn",
+            scratch("rows", "a ring of padded rows", DType.FLOAT32),
+        ),
         params=(ConvGeometry, Ring, HighLimit),
         without=frozenset({"kernel_width"}),
         options=(LaneOptions, FloatLoops),
@@ -1150,7 +1157,12 @@ DEPTHWISE_STRIPS: tuple[Kernel, ...] = (
     Kernel(
         "depthwise_s8_3x3",
         what="3 x 3 windows of one filter per channel, three pixels of a row at a time",
-        operands=_operands((DType.INT8,), DType.INT32, scratch("rows", "a ring of padded rows", DType.INT8)),
+        operands=_operands(
+            (DType.INT8,),
+            DType.INT32,
+            "by channel: three words of the three weights of a row, bias, multiplier",
+            scratch("rows", "a ring of padded rows", DType.INT8),
+        ),
         params=(ConvGeometry, Ring, InputOutputZeros, CodeLimits),
         without=frozenset({"out_channels", "kernel_width", "stride_width", "dilation_width"}),
         options=(StrideOptions, ThreePixelOptions),

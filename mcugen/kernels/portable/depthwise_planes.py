@@ -390,8 +390,8 @@ def _planes(name: str, tensors: Callable[[ConvSpec], bool]) -> Kernel:
         what="any window of one filter per channel, channel by channel from a strip of its lines",
         operands=(
             reads("x", "input, channels last", *_CODES),
-            reads("w", "weights by channel", *_CODES),
-            reads("table", "bias and multiplier by channel", DType.INT32),
+            reads("w", "weights by channel, tap after tap", *_CODES, holds=(1,)),
+            reads("table", "bias and multiplier by channel", DType.INT32, holds=(2,)),
             writes("y", "output, channels last", *_CODES),
             scratch("strip", "lines of one channel, padded", *_CODES, DType.INT32),
         ),
@@ -412,8 +412,8 @@ DEPTHWISE_PLANES: tuple[Kernel, ...] = (
         what="a row of three taps, channel by channel, read in place, with a window of inputs in registers",
         operands=(
             reads("x", "input, channels last", DType.INT8),
-            reads("w", "weights by channel", *_CODES),
-            reads("table", "bias and multiplier by channel", DType.INT32),
+            reads("w", "weights by channel, tap after tap", *_CODES, holds=(1,)),
+            reads("table", "bias and multiplier by channel", DType.INT32, holds=(2,)),
             writes("y", "output, channels last", DType.INT8),
         ),
         params=(LineWalk, CodeLimits, UpperWordParams),
@@ -430,8 +430,8 @@ DEPTHWISE_PLANES: tuple[Kernel, ...] = (
         _planes("depthwise_s8_planes", int8_tensors),
         operands=(
             reads("x", "input, channels last", DType.INT8),
-            reads("w", "weights by channel", DType.UINT8),
-            reads("table", "bias and multiplier by channel", DType.INT32),
+            reads("w", "weights by channel, two 4-bit weights per byte, each plus 8", DType.UINT8, holds=(1,)),
+            reads("table", "bias and multiplier by channel", DType.INT32, holds=(2,)),
             writes("y", "output, channels last", *_CODES),
             scratch("strip", "lines of one channel, padded", *_CODES, DType.INT32),
             scratch("taps", "the weights of one channel", DType.INT8),

@@ -92,7 +92,7 @@ CONV_DIRECT = Kernel(
     operands=(
         reads("x", "input, channels first"),
         reads("w", "filters"),
-        reads("bias", "by output channel", optional=True),
+        reads("bias", "bias by output channel", optional=True),
         reads("x_zero_point", "zero point of x", optional=True),
         reads("w_zero_point", "zero point of the weights, one or by output channel", optional=True),
         reads("multiplier", "requantization multiplier of each output channel", DType.INT32, optional=True),
@@ -215,7 +215,7 @@ DENSE_DIRECT = Kernel(
         reads("x", "input", DType.FLOAT32),
         reads("w", "weights, a row for each output channel", DType.FLOAT32, DType.INT8),
         reads("scale", "scale of int8 weights, by output channel", DType.FLOAT32, optional=True),
-        reads("bias", "by output channel", DType.FLOAT32, optional=True),
+        reads("bias", "bias by output channel", DType.FLOAT32, optional=True),
         writes("y", "output", DType.FLOAT32),
     ),
     params=(DenseSizes,),
@@ -283,7 +283,7 @@ DIRECT_CONV_TRANSPOSE = Kernel(
     operands=(
         reads("x", "input, channels first", *_FLOATS, DType.INT16),
         reads("w", "filters", *_FLOATS, DType.INT8, optional=True),
-        reads("bias", "by output channel", *_FLOATS, optional=True),
+        reads("bias", "bias by output channel", *_FLOATS, optional=True),
         writes("y", "output, channels first", *_FLOATS, DType.INT32),
     ),
     params=(ChannelGroups, RealLimits, SpreadPlanes, WindowWalk, OutputStrides),

@@ -444,8 +444,8 @@ def _kernels(
         what=f"{what} to few channels, one channel by two pixels at a time, read in place",
         operands=(
             reads("x", "input, channels last", DType.INT8),
-            reads("w", "weights, phase by phase", DType.INT8),
-            reads("phases", "table of phases (templates/kernels/one_channel.j2)", DType.INT32),
+            reads("w", "weights by phase (one channel at one position modulo the strides)", DType.INT8, holds=(1,)),
+            reads("phases", "table of phases (templates/kernels/one_channel.j2)", DType.INT32, holds=(2,)),
             writes("y", "output", DType.INT8),
             scratch("ring", "padded rows of x", DType.INT8),
             scratch("table", "addresses of the rows of a window, if there are several", DType.INT32, optional=True),
@@ -470,7 +470,11 @@ def _kernels(
         plain,
         name=f"{name}_s8_dsp_one",
         what=f"{plain.what}, weights widened to 16 bits",
-        operands=(x, reads("w", "weights, phase by phase", DType.INT32), *remaining_operands),
+        operands=(
+            x,
+            reads("w", "16-bit weights by phase, in groups of four inputs", DType.INT32, holds=(1,)),
+            *remaining_operands,
+        ),
         params=(SingleRows, dsp_conv.HighWord),
         options=(dsp_conv.StreamOptions, SingleOptions),
         needs=frozenset({"dsp"}),

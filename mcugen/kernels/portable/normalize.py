@@ -264,8 +264,8 @@ NORMALIZE_INT = Kernel(
     what="normalizes rows in integers: exact statistics, three factors of 31 bits; four elements at a time with Helium",
     operands=(
         reads("x", "input", DType.INT8, DType.INT16),
-        reads("gain", "factors of normalized elements", DType.INT32),
-        reads("bias", "added to scaled elements, with the zero point and one half", DType.INT32),
+        reads("gain", "factors of normalized elements", DType.INT32, holds=(1,)),
+        reads("bias", "added to scaled elements, with the zero point and one half", DType.INT32, holds=(2,)),
         writes("y", "output", DType.INT8, DType.INT16),
     ),
     params=(FixedPoint, Nests),

@@ -224,10 +224,12 @@ DENSE_PACKED = Kernel(
     what="four rows by a channel; weights of 2, 4 or 8 bits in groups with one scale each, unpacked as they are read",
     operands=(
         reads("x", "input", DType.FLOAT32, DType.INT8, DType.INT16),
-        reads("w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8),
-        reads("scale", "scale or multiplier by channel and group", DType.FLOAT32, DType.INT32),
+        reads(
+            "w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8, holds=(1,)
+        ),
+        reads("scale", "scale or multiplier by channel and group", DType.FLOAT32, DType.INT32, holds=(2,)),
         reads("zeros", "zero point by channel and group", DType.UINT8, optional=True),
-        reads("bias", "by channel", DType.FLOAT32, DType.INT64, optional=True),
+        reads("bias", "bias by channel", DType.FLOAT32, DType.INT64, optional=True, holds=(3,)),
         writes("y", "output", DType.FLOAT32, DType.INT8, DType.INT16),
     ),
     params=(GroupedRows, GroupedReals, GroupedCodes, GroupedZero),
@@ -258,10 +260,12 @@ DENSE_PACKED_TILE = Kernel(
     "unpacked to float by tiles of eight channels, once for 32 rows",
     operands=(
         reads("x", "input", DType.FLOAT32),
-        reads("w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8),
-        reads("scale", "scale by channel and group", DType.FLOAT32),
+        reads(
+            "w", "weights, the first of a byte in its lowest bits; each group begins a byte", DType.UINT8, holds=(1,)
+        ),
+        reads("scale", "scale by channel and group", DType.FLOAT32, holds=(2,)),
         reads("zeros", "zero point by channel and group", DType.UINT8, optional=True),
-        reads("bias", "by channel", DType.FLOAT32, optional=True),
+        reads("bias", "bias by channel", DType.FLOAT32, optional=True, holds=(3,)),
         writes("y", "output", DType.FLOAT32),
         scratch("patch", "rows of x, interleaved by four", DType.FLOAT32),
         scratch("tile", "for each four channels, their biases, then their weights", DType.FLOAT32),

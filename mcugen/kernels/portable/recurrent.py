@@ -230,9 +230,9 @@ class LstmOptions(Options):
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 _INPUTS = (
     reads("x", "sequences", *_FLOATS),
-    reads("w", "weights of x, of all directions", *_FLOATS),
-    reads("r", "weights of the hidden state, of all directions", *_FLOATS),
-    reads("bias", "biases of all directions", *_FLOATS, optional=True),
+    reads("w", "weights of x by direction, interleaved by four rows of the gates", *_FLOATS, holds=(1,)),
+    reads("r", "weights of the hidden state by direction, interleaved by four rows of the gates", *_FLOATS, holds=(2,)),
+    reads("bias", "biases of the gates by direction", *_FLOATS, optional=True, holds=(3,)),
     reads("lens", "lengths of the sequences", DType.INT32, optional=True),
     reads("h0", "initial hidden states", *_FLOATS, optional=True),
 )

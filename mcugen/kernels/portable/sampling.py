@@ -101,7 +101,7 @@ DEFORM_CONV = Kernel(
         reads("x", "images, channels first", *_FLOATS),
         reads("w", "filters", *_FLOATS),
         reads("offset", "offsets of taps, by position", *_FLOATS),
-        reads("bias", "by filter", *_FLOATS, optional=True),
+        reads("bias", "bias by filter", *_FLOATS, optional=True),
         reads("mask", "factors of taps, by position", *_FLOATS, optional=True),
         writes("y", "output", *_FLOATS),
         scratch("patch", "interpolated inputs of the taps at a position", *_FLOATS),

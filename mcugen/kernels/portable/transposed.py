@@ -140,8 +140,8 @@ CONV_TRANSPOSE_INT = Kernel(
     what="a transposed convolution of quantized values: finds the taps of a pixel, then four channels at a time",
     operands=(
         reads("x", "input, channels last", *_CODES),
-        reads("w", "weights by blocks of four channels, then by channel", *_CODES),
-        reads("bias", "bias of each output channel", DType.INT32, DType.INT64),
+        reads("w", "weights by four output channels, then the remaining channels one by one", *_CODES, holds=(1,)),
+        reads("bias", "bias of each output channel", DType.INT32, DType.INT64, holds=(2,)),
         reads("multiplier", "requantization multiplier of each output channel", DType.INT32),
         writes("y", "output, channels last", *_CODES),
         scratch("taps", "offsets of the pixels that contribute, and their taps", DType.INT32),
@@ -649,7 +649,7 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         what=f"{_BY_PHASES}: two windows by two channels; few groups are one, with zeros between them",
         operands=(
             reads("x", "input, channels last", DType.INT8),
-            reads("w", "packed weights of all phases", DType.INT32),
+            reads("w", "by phase and pair of channels: biases, packed weights, multipliers", DType.INT32, holds=(1, 2)),
             _PHASES,
             writes("y", "output, channels last", DType.INT8),
             scratch("patch", "two windows, widened", DType.INT16),
@@ -695,8 +695,8 @@ CONV_TRANSPOSE_KERNELS: tuple[Kernel, ...] = (
         what=f"{_BY_PHASES}: a window by six channels",
         operands=(
             reads("x", "input, channels last", DType.INT8),
-            reads("w", "weights + 128 in blocks of six channels, by phase", DType.UINT8),
-            reads("tails", "biases and multipliers by six channels, by phase", DType.INT32),
+            reads("w", "weights + 128 in blocks of six channels, by phase", DType.UINT8, holds=(1,)),
+            reads("tails", "biases and multipliers by six channels, by phase", DType.INT32, holds=(2,)),
             _PHASES,
             writes("y", "output, channels last", DType.INT8),
             *_WORKING,

@@ -164,7 +164,7 @@ class WindowOptions(Options):
 
 
 def weighted_call(
-    spec: WeightedSpec,
+    spec: ConvSpec,
     site: Site,
     packed: Array,
     params: Sequence[Params],
@@ -190,7 +190,7 @@ def weighted_call(
         variant: Part of the C function's name.
     """
     store = store_of(spec)
-    operands: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed)}
+    operands: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed, _block_size(spec, site, packed))}
     operands |= {role: site.const(role, array) for role, array in store.constants.items()}
     operands["y"] = site.y
     if working:
@@ -210,8 +210,8 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     size = DenseSizes(rows=spec.y.count // channels, depth=spec.depth, out_channels=channels)
     has_tail = channels % INTERLEAVED_ROWS != 0
     order = windows(shape, in_turn(shape.out_height * shape.out_width, 1), last=1 if has_tail else INTERLEAVED_ROWS)
-    packed = _interleaved(spec.rows, site)
-    return weighted_call(spec, site, packed, [size], RestOptions(has_tail_channels=has_tail), spec.overlaps(order))
+    packed, free = _interleaved(spec.rows, site), spec.overlaps(order)
+    return weighted_call(spec, site, packed, [size], RestOptions(has_tail_channels=has_tail), free)
 
 
 def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
@@ -232,6 +232,20 @@ def emit_dense_nibbles(spec: ConvSpec, site: Site) -> Call:
         RestOptions(has_tail_channels=has_tail),
         spec.overlaps(order),
     )
+
+
+def _block_size(spec: ConvSpec, site: Site, packed: Array) -> int:
+    """Return the elements of a packed block of four (or eight) output channels.
+
+    The result is 0 if the weights have axes, or if groups of channels end with channels outside of blocks.
+    """
+    groups = spec.shape.groups
+    if packed.ndim > 1 or (groups > 1 and spec.channels // groups % INTERLEAVED_ROWS):
+        return 0
+    if packed.dtype == np.uint32:  # A word holds the weights of eight channels.
+        return spec.depth
+    weights_per_element = 2 if four_bits in site.kernel.when else 4 if two_bits in site.kernel.when else 1
+    return INTERLEAVED_ROWS * spec.depth // weights_per_element
 
 
 def _interleaved(rows: Array, site: Site) -> Array:
@@ -355,15 +369,25 @@ _SUMS = (DType.INT32, DType.INT64)
 _REALS = ("f32", "f16")
 
 
-def _operands(kind: str, *working: Role) -> tuple[Role, ...]:
-    """Return the operands of a kernel: x, weights, bias, multiplier (of integers), y, and working memory."""
+_FOUR_CHANNELS = "by four output channels: their weights of each input in turn; then the remaining channels, one by one"
+_BY_CHANNEL = "by channel, tap after tap"
+
+
+def _operands(kind: str, order: str, *working: Role) -> tuple[Role, ...]:
+    """Return the operands of a kernel: x, weights, bias, multiplier (of integers), y, and working memory.
+
+    Args:
+        kind: Types of inputs and weights.
+        order: Order of the weights.
+        working: Scratch operands.
+    """
     is_float = kind in _REALS
     codes = (_FLOAT,) if is_float else _CODES
     stored = {"s4": (DType.UINT8,), "s2": (DType.UINT8,), "f16": (DType.FLOAT16,)}.get(kind, codes)
     return (
         reads("x", "input, channels last", *codes),
-        reads("w", "weights, by blocks of four channels where these are computed together", *stored),
-        reads("bias", "bias of each channel", *((_FLOAT,) if is_float else _SUMS)),
+        reads("w", f"weights {order}{_PACKED.get(kind, '')}", *stored, holds=(1,)),
+        reads("bias", "bias of each channel", *((_FLOAT,) if is_float else _SUMS), holds=(2,)),
         *(
             ()
             if is_float
@@ -391,6 +415,9 @@ _TENSORS: Mapping[str, tuple[Callable[[ConvSpec], bool], ...]] = {
 _LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "s2", "f16"), frozenset({UPDATABLE}))
 """Tuning flags that kernels with narrow weights lack: updated weights may need more bits."""
 
+_PACKED = {"s4": "; two 4-bit weights per byte, each plus 8", "s2": "; four 2-bit weights per byte, each plus 2"}
+"""Packing of narrow weights, by kind of kernel."""
+
 _STORED_SO = {
     "s4": ", two weights per byte",
     "s2": ", four weights per byte",
@@ -406,7 +433,7 @@ def _dense(kind: str) -> Kernel:
     return Kernel(
         f"dense_{kind}",
         what="rows by a matrix, four channels at a time" + _STORED_SO.get(kind, ""),
-        operands=_operands(kind),
+        operands=_operands(kind, _FOUR_CHANNELS),
         params=(DenseSizes, params),
         without=frozenset() if is_float else frozenset({"x_zero_point"}),
         options=(ElementTypes, RestOptions, options),
@@ -432,7 +459,15 @@ _DENSE_NIBBLES = Kernel(
     "dense_s4",
     what="rows by a matrix, eight channels at a time, two in the halves of a word; two weights per byte",
     operands=tuple(
-        reads("w", "weights, eight per word", DType.UINT32) if role.name == "w" else role for role in _operands("s4")
+        replace(
+            role,
+            meaning="weights by eight output channels: a word of eight 4-bit weights, each plus 8, for each input; "
+            "then the remaining channels, eight inputs per word",
+            types=(DType.UINT32,),
+        )
+        if role.name == "w"
+        else role
+        for role in _operands("s4", _FOUR_CHANNELS)
     ),
     params=(DenseSizes, Requantization),
     without=frozenset({"x_zero_point", "max_int32_products"}),
@@ -452,7 +487,7 @@ def _conv(kind: str) -> Kernel:
         f"conv2d_{kind}",
         what="two pixels by four channels of any convolution; inputs under a window are gathered"
         + _STORED_SO.get(kind, ""),
-        operands=_operands(kind, scratch("patches", "inputs under two windows", optional=True)),
+        operands=_operands(kind, _FOUR_CHANNELS, scratch("patches", "inputs under two windows", optional=True)),
         params=(ConvGeometry, Gathering, Lines, params),
         optional=(Gathering, Lines),
         without=frozenset({"kernel_width", *["x_zero_point"] * (kind == "s16")}),
@@ -473,7 +508,7 @@ def _depthwise(kind: str) -> Kernel:
         f"depthwise_{kind}",
         what="one filter per channel, from a ring of padded rows where windows leave the input"
         + _STORED_SO.get(kind, ""),
-        operands=_operands(kind, scratch("rows", "a ring of padded rows")),
+        operands=_operands(kind, _BY_CHANNEL, scratch("rows", "a ring of padded rows")),
         params=(ConvGeometry, Ring, params),
         without=frozenset(["x_zero_point"] * (kind == "s16")),
         options=(ElementTypes, WindowOptions, options),

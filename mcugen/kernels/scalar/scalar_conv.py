@@ -771,11 +771,28 @@ def has_four_inputs(spec: ConvSpec) -> bool:
     return spec.depth >= 4
 
 
-def _operands(weights: DType, *working: Role, result: DType = DType.INT8) -> tuple[Role, ...]:
+_CHUNKS = "weights by output channel, in chunks: before each chunk a byte for its length, after the last one a byte"
+_BY_CHUNKS = (_CHUNKS, "by output channel: bias with the number of chunks, multiplier; offset of nine-bit weights")
+_BY_CHUNKS_RV32 = (
+    _CHUNKS,
+    "by output channel: bias, bias with the number of chunks, multiplier; offset of nine-bit weights",
+)
+_BY_FOUR = (
+    "by four output channels: their weights of each input in turn, with an offset for channels 0 and 2",
+    "bias and multiplier by output channel",
+)
+_BY_SIX = (
+    "by six output channels: their weights of each input in turn, plus 128 (4-bit weights: plus 8)",
+    "by six output channels: biases, then multipliers",
+)
+
+
+def _operands(weights: DType, order: tuple[str, str], *working: Role, result: DType = DType.INT8) -> tuple[Role, ...]:
+    """Return the operands of a kernel; `order` describes the order of weights and of requantization constants."""
     return (
         reads("x", "input, channels last", DType.INT8),
-        reads("w", "weights in reading order", weights),
-        reads("tails", "biases and multipliers, by channel", DType.INT32),
+        reads("w", order[0], weights, holds=(1,)),
+        reads("tails", order[1], DType.INT32, holds=(2,)),
         writes("y", "output, channels last", result),
         *working,
     )
@@ -794,7 +811,7 @@ _BY_VALUE = frozenset({CHECKED, UPDATABLE})
 _DENSE_SMLAL = Kernel(
     "dense_s8_thumb2",
     what="rows by a matrix, four channels at a time, weights of two channels in a word",
-    operands=_operands(DType.UINT8),
+    operands=_operands(DType.UINT8, _BY_FOUR),
     params=(CodeLimits, DenseSizes),
     options=(DenseLoop, RestOptions),
     needs=frozenset({"thumb2"}),
@@ -806,7 +823,7 @@ _DENSE_SMLAL = Kernel(
 _DENSE_MULS = Kernel(
     "dense_s8_thumb1",
     what="rows by a matrix, six channels at a time",
-    operands=_operands(DType.UINT8),
+    operands=_operands(DType.UINT8, _BY_SIX),
     params=(ThumbOffset, DenseSizes),
     options=(ThumbOptions, WeightLoads, RestOptions),
     needs=frozenset({"thumb1"}),
@@ -818,7 +835,7 @@ _DENSE_MULS = Kernel(
 _DENSE_MULS_16 = Kernel(
     "dense_s8_s16_thumb1",
     what="rows by a matrix, six channels at a time, to 16 bits",
-    operands=_operands(DType.UINT8, result=DType.INT16),
+    operands=_operands(DType.UINT8, _BY_SIX, result=DType.INT16),
     params=(WideOffset, CodeLimits, DenseSizes),
     options=(ShiftOptions, WeightLoads),
     needs=frozenset({"thumb1"}),
@@ -832,8 +849,8 @@ _DENSE_MULS_32 = Kernel(
     what="rows by a matrix, six channels at a time, to sums of 32 bits",
     operands=(
         reads("x", "input, channels last", DType.INT8),
-        reads("w", "weights in reading order", DType.UINT8),
-        reads("bias", "biases, by blocks of channels", DType.INT32),
+        reads("w", _BY_SIX[0], DType.UINT8, holds=(1,)),
+        reads("bias", "bias by output channel, in blocks of six", DType.INT32, holds=(2,)),
         writes("y", "output, channels last", DType.INT32),
     ),
     params=(DenseSizes,),
@@ -848,7 +865,7 @@ _PIXELS: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb2",
         what=_CONV,
-        operands=_operands(DType.UINT8, *_WORKING),
+        operands=_operands(DType.UINT8, _BY_CHUNKS, *_WORKING),
         params=(ConvGeometry, OutputCodes, PixelPairs),
         options=(ChunkLoop, ChunkCode),
         needs=frozenset({"thumb2"}),
@@ -860,7 +877,7 @@ _PIXELS: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_thumb1",
         what=_CONV,
-        operands=_operands(DType.UINT8, *_WORKING),
+        operands=_operands(DType.UINT8, _BY_CHUNKS, *_WORKING),
         params=(ConvGeometry, ThumbOffset, PixelPairs),
         options=(ThumbOptions, ThumbLoop),
         needs=frozenset({"thumb1"}),
@@ -872,7 +889,7 @@ _PIXELS: tuple[Kernel, ...] = (
     Kernel(
         "conv2d_s8_rv32",
         what=_CONV,
-        operands=_operands(DType.INT8, *_WORKING),
+        operands=_operands(DType.INT8, _BY_CHUNKS_RV32, *_WORKING),
         params=(ConvGeometry, OutputCodes, PixelPairs),
         options=(ChunkLoop,),
         needs=frozenset({"rv32"}),

@@ -63,8 +63,13 @@ def _by_blocks(node: OnnxNode, codes: Array, scales: Array, rows: int) -> Value:
     flat, block = codes.reshape(len(codes), -1)[:, :rows], codes.shape[2]
     scales = scales[:, : -(-rows // block)]
     if (flat != np.rint(flat)).any() or not (np.isfinite(scales) & (scales > 0)).all():
-        return node.constant("weights", np.ascontiguousarray((flat * repeat_scales(scales, 1, block, rows)).T))
-    operands = [node.constant("codes", flat.astype(np.int16)), node.constant("scales", np.ascontiguousarray(scales))]
+        return node.constant(
+            "weights", np.ascontiguousarray((flat * repeat_scales(scales, 1, block, rows)).T), of=[node.input(1)]
+        )
+    operands = [
+        node.constant("codes", flat.astype(np.int16), of=[node.input(1)]),
+        node.constant("scales", np.ascontiguousarray(scales), of=[node.input(2)]),
+    ]
     real = node.emit(DequantizeBlocks(1, block), *operands, suffix="weights")
     return node.emit(Transpose((1, 0)), real, suffix="turned")
 
