@@ -45,8 +45,8 @@ class PrunedChannels:
 class Value:
     """A tensor of a graph: a graph input, a constant, or the output of a node. Values are compared by identity.
 
-    Attribute `data` holds the elements of a constant, and `producer` is the node whose output the value is; both are
-    None for a graph input.
+    Attribute `data` holds the elements of a constant; it is None for other values. Attribute `producer` is the node
+    whose output the value is; it is None for a graph input or a constant.
     """
 
     def __init__(self, name: str, type_: TensorType, data: Array | None = None) -> None:
@@ -417,7 +417,7 @@ class Graph:
         types: Sequence[TensorType] = (),
         origin: Iterable[str] = (),
     ) -> Node:
-        """Replace a node that has one output by another at the same position and return it.
+        """Replace a node that has one output by a new node at the same position, and return the new node.
 
         Args:
             node: Node to replace.
@@ -443,7 +443,10 @@ class Graph:
             self._made.clear()
 
     def is_new(self, node: Node | None) -> bool:
-        """Return whether a node was added within the current `Graph.watched` block; False for None."""
+        """Return whether a node was added since the current `with graph.watched(…)` block began; False for None.
+
+        Outside such a block, the result is always False.
+        """
         return node in self._made
 
     @staticmethod
@@ -472,7 +475,7 @@ class Graph:
         yield from seen
 
     def nested(self) -> Iterator[Graph]:
-        """Yield this graph, then the bodies of its nodes, recursively."""
+        """Yield this graph, then all graphs that its nodes contain, such as bodies of loops, recursively."""
         yield self
         for node in self.nodes:
             for body in node.op.bodies:

@@ -95,7 +95,7 @@ def run(
 ) -> list[Array]:
     """Evaluate a graph on arrays in the order of its inputs, and return arrays in the order of its outputs.
 
-    Operators use it to evaluate their bodies.
+    Operators that contain graphs, such as loops, use it to evaluate these graphs.
 
     Args:
         graph: Graph to evaluate.

@@ -49,15 +49,15 @@ class Signature:
 
 @dataclass(frozen=True)
 class Channels:
-    """The dependence of an operator's output channels on its input channels, for pruning.
+    """The dependence of an operator's output channels on its input channels, by which channel pruning removes channels.
 
-    Channels are indices of the last axis. Constants listed in `Weighted.weight_axes` have their channels on the axis
-    given there.
+    Channels are indices of the last axis. Weights and biases have their channels on the axis that
+    `Weighted.weight_axes` gives.
 
     Attributes:
         sources: For each input, an array with the index of the only input channel that each output channel depends on,
             or −1 if it depends on none. None if an output channel may depend on several channels of the input.
-        narrowed: Returns the operator for a given number of output channels, whose inputs have as many channels.
+        narrowed: Returns the operator for a given number of output channels, after unneeded channels were removed.
         sums: Whether each output channel is a sum over all channels of input 0, weighted by the last axis of input 1.
         leaves: Whether some of these sums have fewer terms, because a window extends beyond the input.
     """
@@ -70,7 +70,7 @@ class Channels:
 
 @dataclass(frozen=True)
 class RowWindow:
-    """The rows of an input that one step of row-by-row computation reads.
+    """The rows of an input that one step of row-by-row computation (line-buffer fusion) reads.
 
     Step r reads `span` rows along `axis`, from row r · stride − before on.
 
@@ -102,7 +102,10 @@ class RowWindow:
 
 @dataclass(frozen=True)
 class RowForm:
-    """The row-by-row form of an operator: each step computes the next `rows` output rows from windows of input rows.
+    """A description of how an operator computes its output row by row, for line-buffer fusion.
+
+    Each step computes `rows` output rows from windows of input rows. Line-buffer fusion computes several layers
+    together in such steps.
 
     Attributes:
         op: Operator that is applied to the rows in the windows.
@@ -142,12 +145,15 @@ class ElementRun:
 
     @property
     def count(self) -> int:
-        """Return the number of selected elements."""
+        """Return the number of elements that the shard (part of a layer) reads from, or writes to, the tensor."""
         return math.prod(self.shape)
 
     @property
     def elements(self) -> slice | Array:
-        """Return the row-major indices of the selected elements in the whole tensor, as a slice or an index array."""
+        """Return the row-major indices, in the whole tensor, of the elements that a shard (part of a layer) accesses.
+
+        The indices are a slice if the elements are contiguous, else an index array.
+        """
         if self.pitch is None:
             return slice(self.at, self.at + self.count)
         rows = np.arange(self.count // self.shape[-1]) * self.pitch
@@ -156,7 +162,7 @@ class ElementRun:
 
     @property
     def end(self) -> int:
-        """Return the row-major index, in the whole tensor, of the element after the last selected one."""
+        """Return one more than the largest row-major index of the elements that a shard (part of a layer) accesses."""
         between = 0 if self.pitch is None else (self.count // self.shape[-1] - 1) * (self.pitch - self.shape[-1])
         return self.at + self.count + between
 
@@ -204,16 +210,17 @@ The first one that divides the number of rows is used. Kernels read or pack the 
 def each_row(
     op: Operator, sig: Signature, by_rows: Sequence[bool], at_once: Sequence[int] = ROWS_AT_ONCE
 ) -> RowForm | None:
-    """Return the row form of an operator that computes each output row from the same input row.
+    """Describe the row-by-row computation of an operator whose output rows each depend on the same row of the inputs.
 
     Args:
         op: Operator that computes the rows.
         sig: Types of the whole tensors.
         by_rows: For each input, whether it is read row by row; else it is read as a whole.
-        at_once: Numbers of rows to compute at once if the output is a matrix, in order of preference.
+        at_once: Numbers of rows that one step may compute, in order of preference; the first one that divides the
+            number of rows is used. Ignored if a row has several axes: a step then computes one row.
 
     Returns:
-        The row form, or None if the output has no rows.
+        The description, or None if the output has no rows: only its last axis is longer than 1.
     """
     shape = sig.output.shape
     axis = row_axis(shape)
@@ -321,5 +328,8 @@ class FunctionFamily(Operator):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return the mnemonic of each function of the family in graph dumps, with the value of `function` it sets."""
+        """Return the name (mnemonic) of each function of the family in graph dumps, with the attribute that it implies.
+
+        For example, "reduce_max" implies that the attribute `function` is "max".
+        """
         return {cls.spelling.format(function).lower(): {"function": function} for function in cls.functions}

@@ -24,7 +24,10 @@ MAX_PRINTED_ELEMENTS = 16
 
 
 def print_graph(graph: Graph) -> str:
-    """Return the text of a whole graph: inputs, constants, nodes (each followed by its bodies) and outputs."""
+    """Return the text of a whole graph: inputs, constants, nodes and outputs.
+
+    A node that contains graphs, such as a loop, is followed by the text of these graphs.
+    """
     return "\n".join([*_graph_lines(graph, "", MnemonicTable()), ""])
 
 

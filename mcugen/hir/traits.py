@@ -48,8 +48,8 @@ class Quantizable:
 
         Args:
             graph: Graph to which the form may add constants.
-            sig: Types that the integer operator would read and write. Tensors are quantized wherever the model
-                quantizes or dequantizes them; the output always is.
+            sig: Types that the integer operator would read and write. The output type is always quantized. An input
+                type is quantized if the input comes from a Dequantize node, else it is real.
             inputs: Values that the integer operator would read.
 
         Returns:
@@ -110,7 +110,10 @@ class Clampable(Frozen):
         return None if self.clamp else replace(self, clamp=(low, high))
 
     def without_clamp(self) -> Self | None:
-        """Return the operator without its clamp; None if it has none, or if Operator.bounds does not consider it."""
+        """Return the operator without its clamp, for a pass that removes clamps without effect.
+
+        Return None if the operator has no clamp, or if its `bounds` do not tell whether the clamp has an effect.
+        """
         return None
 
 
@@ -157,7 +160,7 @@ class Channelwise:
     """An operator whose output channels each depend on one input channel, or on all by constant weights."""
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel on which each output channel depends, for channel pruning.
+        """Return on which input channels each output channel depends, so that channel pruning can remove channels.
 
         The result is None if channels of these types cannot be removed one by one.
         """
@@ -168,16 +171,17 @@ class Rowwise:
     """An operator that can compute its output row by row, from windows of input rows, for line-buffer fusion."""
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the operator's row-by-row form: how a step computes the next output rows from windows of input rows.
+        """Return how each step computes the next output rows from windows of input rows (for line-buffer fusion).
 
         Return None if the output cannot be computed row by row for these types.
         """
         raise NotImplementedError
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form that reads rows without padding columns, because the kernel pads the rows itself.
+        """Return how to compute the output row by row if rows have no padding columns (for line-buffer fusion).
 
-        Return None if the output cannot be computed in this way. By default, the result is that of `by_rows`.
+        The kernel itself then pads the rows. Return None if the output cannot be computed in this way. By default, the
+        result is that of `by_rows`.
         """
         return self.by_rows(sig)
 
@@ -196,17 +200,21 @@ class Columnwise:
 
 
 class Partitionable:
-    """An operator whose output can be partitioned into independent shards, not only by rows of equal windows."""
+    """An operator that defines how its output can be split into independent shards, which several cores compute.
+
+    Operators without this trait can only be split by rows.
+    """
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
         """Return the ways to split the output into shards for several cores, the preferred one first; empty if none."""
         raise NotImplementedError
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether the layer, cut down to some of its output channels, computes equal values for them.
+        """Return whether a layer cut down to some of its output channels computes these channels exactly.
 
-        The narrower layer has the weights and biases (axis 0) of these channels (last axis of the output). This must
-        hold for any number of pixels or rows.
+        If so, output-channel tiling can divide the layer. The narrower layer has only the weights and biases of the
+        chosen channels. Channels are counted by axis 0 of weights and biases, and by the last axis of the output. The
+        result must hold for any number of pixels or rows.
         """
         return False
 
@@ -293,7 +301,7 @@ class Widenable:
         raise NotImplementedError
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
-        """Return whether a CPU with these features can widen the weights block by block at little additional cost."""
+        """Return whether a CPU with these features can unpack weights to the wider type by blocks at little cost."""
         raise NotImplementedError
 
 
@@ -315,7 +323,11 @@ class Cell:
     matrices: ClassVar[tuple[int, ...]] = ()
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
-        """Compute the internal tensors that need quantization parameters, such as the state, on given real inputs.
+        """Compute a recurrent layer's internal tensors that need quantization parameters, such as the hidden state.
+
+        Args:
+            sig: Types of inputs and outputs.
+            arrays: The real inputs.
 
         Returns:
             Each internal tensor by its role, a name that the operator chooses.
@@ -325,14 +337,15 @@ class Cell:
     def evaluate_batch(
         self, sig: Signature, samples: Sequence[Sequence[Array]]
     ) -> Iterator[tuple[tuple[Array, ...], Mapping[str, Array]]]:
-        """Evaluate the cell for several samples, and yield each sample's outputs and its internal tensors by role.
+        """Evaluate a recurrent layer for several samples, and yield each sample's outputs and internal tensors.
 
-        Samples are computed together where that is faster.
+        The internal tensors, such as the hidden state, are given by role, a name that the operator chooses. Samples are
+        computed together where that is faster.
         """
         raise NotImplementedError
 
     def can_expand(self, node: Node) -> bool:
-        """Return whether this node has an integer form: whether several integer nodes can replace it."""
+        """Return whether several nodes with integer operators can replace this node of a recurrent operator."""
         raise NotImplementedError
 
     def outputs_of_one_scale(self, node: Node) -> list[Value]:
@@ -405,12 +418,12 @@ def carried(op: Operator, sig: Signature, perm: Permutation) -> Permutation | No
 
 
 def row_form(op: Operator, sig: Signature, *, is_narrow: bool = False) -> RowForm | None:
-    """Return the row form of an operator; None if the operator cannot be computed row by row.
+    """Return how an operator computes its output row by row (for line-buffer fusion); None if it cannot.
 
     Args:
         op: The operator.
         sig: Types of the whole tensors.
-        is_narrow: Whether to return the form that reads rows without padding columns (`Rowwise.by_narrow_rows`).
+        is_narrow: Whether rows of the inputs have no padding columns in memory (`Rowwise.by_narrow_rows`).
     """
     if not isinstance(op, Rowwise):
         return None
@@ -437,13 +450,15 @@ def _makes_any_rows(form: RowForm, sig: Signature) -> bool:
 
 
 def partition_by_rows(form: RowForm, sig: Signature) -> Sequence[Partition]:
-    """Return the partition by rows, as a tuple of one, if each output row needs only the same rows of the inputs.
-
-    Otherwise, return an empty tuple.
+    """Return a partition of an operator's output into shards of whole rows, which several cores can compute.
 
     Args:
-        form: Row-by-row form of the operator.
+        form: How the operator computes its output row by row.
         sig: Types of the operator's whole inputs and output.
+
+    Returns:
+        A tuple of one partition; an empty tuple if there is none, for example because the shards would read overlapping
+        rows of an input.
     """
     windows = [window for window in form.windows if window is not None]
     if form.finish or not windows or any(w.before or w.goes_on or any(w.sides) or w.span != w.stride for w in windows):

@@ -27,7 +27,7 @@ class Affine(Clampable, Elementwise):
     which x · scale + shift loses.
 
     Attributes:
-        steps: "Mul" or "Add" for each constant operand.
+        steps: "Mul" or "Add" for each constant, which are the inputs from 1 on.
         clamp: Limits of the result; None for no clamp.
     """
 
@@ -44,7 +44,7 @@ class Affine(Clampable, Elementwise):
         return clamped(y, self.clamp, scalar)
 
     def line(self, constants: Sequence[Array]) -> tuple[Array, Array]:
-        """Merge all steps into one function x · scale + shift.
+        """Return scale and shift of the function x · scale + shift that all steps (products and sums) amount to.
 
         Args:
             constants: The constant operand of each step.
@@ -59,10 +59,10 @@ class Affine(Clampable, Elementwise):
         return scale, shift
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
+        """Return the integer operator for quantized x with its inputs: one multiplier and one offset for each channel.
 
-        It has one integer multiplier and one offset per channel, computed in float64 and rounded once. Scales of
-        channels that are too far apart, or operands that are not constant, have no such form.
+        Both are computed in float64 and rounded once. Return None if an operand is not constant, or if the scales of
+        the channels differ too much for one common shift.
         """
         constants = constant_data(inputs[1:])
         if len(constants) < len(self.steps):

@@ -51,7 +51,7 @@ class Dft(Operator):
         return self.length // 2 + 1 if self.form == "half" else self.length
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of the frames, whose last two axes depend on `form`."""
+        """Return the output's type: [batch, frames] of the Dft, followed by the two axes that `form` defines."""
         x, window = (*inputs, None)[:2]
         assert x is not None
         if x.rank != 3 or x.shape[2] not in (1, 2) or (window is not None and window.shape != (self.length,)):

@@ -73,7 +73,8 @@ class Branches(Operator):
 def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]) -> Node:
     """Replace two independent groups of nodes by one node, whose two branches two cores compute in parallel.
 
-    Only the same group, or nodes behind both groups, may read the results of a group.
+    No node of one group may read a result of the other group. All other nodes that read a result must come after both
+    groups in the graph.
 
     Args:
         graph: The graph, changed in place.

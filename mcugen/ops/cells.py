@@ -45,7 +45,7 @@ class RecurrentCell:
         w: Weights of the input, [gates · hidden, depth].
         r: Weights of the hidden state, [gates · hidden, hidden].
         b: Biases of w, then biases of r.
-        states: Order of h (and c) among the states that were given to `cell_of`.
+        states: Index of the hidden state h, and of the cell state c of an LSTM, in the argument `states` of `cell_of`.
         is_linear: Whether a GRU has linear_before_reset.
     """
 
@@ -58,7 +58,7 @@ class RecurrentCell:
 
     @property
     def constants(self) -> list[Array]:
-        """Return W, R and B with a leading axis of directions, as inputs of the ONNX node."""
+        """Return the weights W and R and the biases B for an ONNX node: axis 0, of length 1, counts directions."""
         return [array[None].astype(np.float32) for array in (self.w, self.r, self.b)]
 
     def attributes(self, backwards: bool) -> dict[str, Any]:
@@ -107,17 +107,17 @@ class AffineSum:
     bias: Array
 
     def plus(self, other: AffineSum, sign: float = 1.0) -> AffineSum:
-        """Return the sum of both, or their difference for `sign` −1."""
+        """Return this sum Σ x · M + bias plus `sign` times another such sum; `sign` is 1 or −1."""
         theirs = {v: sign * m for v, m in other.matrices.items()}
         both = {v: self.matrices[v] + theirs[v] for v in self.matrices if v in theirs}
         return AffineSum({**self.matrices, **theirs, **both}, self.bias + sign * other.bias)
 
     def times(self, matrix: Array) -> AffineSum:
-        """Return this sum multiplied by a matrix [n, m] from the right."""
+        """Return this sum Σ x · M + bias, multiplied from the right by a matrix [n, m]."""
         return AffineSum({v: m @ matrix for v, m in self.matrices.items()}, self.bias @ matrix)
 
     def part(self, begin: int, size: int) -> AffineSum:
-        """Return the sum of `size` of the n columns only, from column `begin` on."""
+        """Return the sum Σ x · M + bias with only the columns `begin` to before `begin + size` of M and bias."""
         window = slice(begin, begin + size)
         return AffineSum({v: m[:, window] for v, m in self.matrices.items()}, self.bias[window])
 
@@ -224,7 +224,7 @@ def hoist_projection(cell: RecurrentCell, whole: Value, axis: int) -> tuple[Recu
 def compose_layer(
     node: OnnxNode, cell: RecurrentCell, x: Value, initial: Sequence[Value], backwards: bool
 ) -> list[Value]:
-    """Add an ONNX RNN, GRU or LSTM node for a cell, and return its results without an axis of directions.
+    """Add an ONNX RNN, GRU or LSTM node for a cell, and return its results, without the axis that counts directions.
 
     Args:
         node: Node in whose place the layer is imported.

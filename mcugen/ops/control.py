@@ -115,7 +115,7 @@ class Branch(Operator):
         return max(map(_macs, self.bodies))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Emit an `if` statement in C. Both sides write their results to the same buffers."""
+        """Emit an `if` statement in C. Both branches write their results to the same buffers."""
         with builder.one_layer():
             builder.mark(node, Control.IF, [("cond", Access.IN, builder.buffer(node.input(0)))])
             for body, values in zip(self.bodies, self._split(node.inputs), strict=True):
@@ -153,15 +153,25 @@ class Walk:
         return f"axis {self.axis}{' backwards' * self.backwards}"
 
     def part(self, whole: Shape) -> Shape:
-        """Return the shape of one step's slice of a tensor of shape `whole`, without the axis."""
+        """Return the shape of the slice of a tensor that one step of a loop uses: `whole` without the sliced axis."""
         return whole[: self.axis] + whole[self.axis + 1 :]
 
     def whole(self, part: Shape, steps: int) -> Shape:
-        """Return the shape of the tensor that stacks the slices of all steps."""
+        """Return the shape of the tensor that stacks the slices of all steps of a loop along a new axis.
+
+        Args:
+            part: Shape of one slice.
+            steps: Number of steps of the loop.
+        """
         return (*part[: self.axis], steps, *part[self.axis :])
 
     def position(self, step: int, steps: int) -> int:
-        """Return the index, on the axis, of the slice of a step out of `steps` steps."""
+        """Return the index, along the sliced axis, of the slice that a step of a loop reads or writes.
+
+        Args:
+            step: Number of the step, from 0.
+            steps: Number of steps of the loop.
+        """
         return steps - 1 - step if self.backwards else step
 
 
@@ -242,7 +252,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Return the number of steps, in a tuple of one, as often as the body runs."""
+        """Return how often the loop's body runs, at most: the number of steps, in a tuple of one."""
         return (self.steps,)
 
     def spec(self, node: Node) -> LstmLoopSpec | Node:
@@ -284,11 +294,11 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return replace(self, body=body, stacked=stacked)
 
     def last_part(self, node: Node, output: Value) -> tuple[int, int] | None:
-        """Return where a stacked output holds the slice of the last step, if the slices are values of a state.
+        """Return where a stacked output holds the slice of the last step, if this slice is also a final state.
 
         Returns:
-            The offset and the number of elements of the slice; None if the output stacks no state, the slice is not
-            contiguous, or the loop may end early.
+            The offset and the number of elements of the slice; None if the slices are not values of a state, the slice
+            is not contiguous, or the loop may end early.
         """
         index = node.outputs.index(output) - self.states
         if self.conditional or not self.steps or index < 0 or self._stacked_state(index) is None:
@@ -298,7 +308,13 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return (walk.position(self.steps - 1, self.steps) * count, count) if is_run else None
 
     def last_state(self, node: Node, graph: Graph, output: Value) -> Value:
-        """Return the loop's final value of the state that a stacked output collects (see last_part)."""
+        """Return the loop's output with the final value of a state, given the output that stacks this state's values.
+
+        Args:
+            node: Node of the loop.
+            graph: Graph of the node; unused, since the loop always outputs final states.
+            output: The stacked output, for which `last_part` does not return None.
+        """
         index = self._stacked_state(node.outputs.index(output) - self.states)
         assert index is not None
         return node.outputs[index]
@@ -313,7 +329,7 @@ class Repeat(HasKernels, Partial, Stepwise, Operator):
         return self.steps * _macs(self.body)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Emit a loop in C. States lie in their own buffers, which each step updates at its end."""
+        """Emit a loop in C. Each state, a value carried from step to step, has a buffer that each step updates last."""
         cond, states, scan_inputs, seen = self._split(node.inputs)
         index = builder.scratch(f"{node.outputs[0].name}.step", DType.INT64, 1)
         with builder.one_layer():

@@ -111,7 +111,8 @@ class Conv(
     Attributes:
         groups: Number of groups of channels, as in ONNX.
         clamp: Limits of the result; None for no clamp.
-        whole: In a shard that computes some output channels, the number of channels of a pixel in memory; else None.
+        whole: If one core computes only some output channels of a layer by this operator, the number of channels that a
+            pixel of the layer has in memory; else None.
     """
 
     mnemonic: ClassVar[str] = "conv"
@@ -123,7 +124,7 @@ class Conv(
     whole: int | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type; its size follows from the window."""
+        """Return the output's type: the spatial sizes follow from strides, padding, dilations and kernel size."""
         x, w = required(inputs[:2])
         xs, ws = self._last(x), self._last(w)
         if x.rank != w.rank or xs[-1] != ws[-1] * self.groups or ws[0] % self.groups:
@@ -180,10 +181,11 @@ class Conv(
         return layer_bounds(sig, inputs, self._sums, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel on which each output channel depends, for channel pruning.
+        """Return on which input channels each output channel depends, so that channel pruning can remove channels.
 
-        Output channels of a convolution with one group are sums over all input channels; a depthwise one has one filter
-        per channel. The result is None for other groups and for channels-first tensors.
+        With one group, each output channel is a sum over all input channels. In a depthwise convolution with one filter
+        per channel, each output channel depends on the input channel of the same index. Return None for other groups
+        and for channels-first tensors.
         """
         x, w, out = sig.input(0), sig.input(1), np.arange(sig.output.shape[-1])
         if not self.is_channels_last:
@@ -246,16 +248,16 @@ class Conv(
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form, in which all padding is part of the rows that are read.
+        """Return how to compute the convolution row by row (for line-buffer fusion), from rows with all padding.
 
         Return None for channels-first tensors and for batches.
         """
         return self._by_rows(sig, self.window.sides)
 
     def by_narrow_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form for rows without padding columns in memory.
+        """Return how to compute the convolution row by row if rows have no padding columns (for line-buffer fusion).
 
-        Depthwise kernels pad the columns themselves; other convolutions keep the form of `by_rows`. Return None for
+        Depthwise kernels pad the columns themselves; other convolutions keep the result of `by_rows`. Return None for
         channels-first tensors and for batches.
         """
         return self._by_rows(sig, (0, 0) if self.groups > 1 else self.window.sides)
@@ -299,9 +301,10 @@ class Conv(
         return (*lanes, self._bands(sig, kernel), *self._upright(sig))
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether the layer, cut down to some of its output channels, computes equal values for them.
+        """Return whether a convolution with only some of the output channels computes these channels exactly.
 
-        This is so for channels-last tensors, one group of channels, and constant weights and biases.
+        Output-channel tiling then divides the layer. The result is True for channels-last tensors, one group of
+        channels, and constant weights and biases.
         """
         return self.is_channels_last and self.groups == 1 and self.whole is None and have_channels_alone(sig, inputs)
 

@@ -89,7 +89,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: O channels, with the spatial sizes `space`."""
+        """Return the output's type: the channels of the weights, and the spatial sizes in the attribute `space`."""
         x, w = required(inputs[:2])
         bias = inputs[2] if len(inputs) > 2 else None
         channels = w.shape[1] * self.groups
@@ -155,10 +155,10 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.add(source.op, [turned], source.origin, before=node).output
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
+        """Return the transposed convolution of quantized tensors, with its inputs; None if there is none.
 
-        It exists for int8 or int16, one or two spatial axes and symmetric weights, and stores the weights by output
-        channel.
+        It exists for int8 or int16, one or two spatial axes and symmetric weights (zero point 0). Its weights are
+        stored by output channel.
         """
         x, w = inputs[0], inputs[1]
         if x is None or w is None or x.type.rank > 4 or w.data is None or not is_quantized(sig.output):
@@ -218,7 +218,7 @@ class IntegerConvTranspose(Scatter):
     groups: int = 1
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: O channels with the spatial sizes `space`, as int32."""
+        """Return the output's type: int32, the channels of the weights, and the spatial sizes of attribute `space`."""
         (out,) = ConvTranspose(self.window, self.space, self.groups).infer(*inputs)
         return (replace(out, dtype=DType.INT32),)
 
@@ -268,7 +268,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: O channels, with the spatial sizes `space`."""
+        """Return the output's type: the channels of the weights, and the spatial sizes in the attribute `space`."""
         x, w = required(inputs[:2])
         if self._last(x)[-1] != self._last(w)[-1] * self.groups:
             raise ModelError("conv_transpose: channels must match", f"{x.shape} by {w.shape}", "repair the model")
@@ -294,9 +294,10 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         return sig.input(0).count * w.count // self._last(w)[-1] // self.groups
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form, whose steps compute `stride` output rows from the rows that contribute to them.
+        """Return how to compute the output row by row (for line-buffer fusion): `stride` output rows per step.
 
-        Return None for channels-first tensors, for batches, and if no input row contributes.
+        A step reads the input rows that contribute to these output rows. Return None for channels-first tensors, for
+        batches, and if no input row contributes.
         """
         x, w = sig.input(0), sig.input(1)
         if not self.is_channels_last or x.shape[0] != 1:
@@ -337,7 +338,7 @@ class FoldColumns(Scatter):
         return self.window.output(self.space, self.kernel)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of the image."""
+        """Return the output's type: an image [N, C, *space], whose spatial sizes are the attribute `space`."""
         (x,) = required(inputs)
         positions = self._positions
         self._check_reach(positions, self.kernel)

@@ -59,9 +59,10 @@ class Cast(Simplifiable, Elementwise):
         return self.to
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Remove casts to the same type and to float32 and back; move a cast of matrix-product sums before a Reshape.
+        """Return a cheaper equal value; None if there is none.
 
-        Cast(Reshape(x)) → Reshape(Cast(x)) brings the cast next to the product, where convert_qdq looks for it.
+        Casts to the same type, and to float32 and back, are removed. Cast(Reshape(x)) becomes Reshape(Cast(x)) if x are
+        the sums of a matrix product: the pass convert_qdq expects the cast directly behind the product.
         """
         x = node.input(0)
         if x.type.dtype is self.to:
@@ -136,7 +137,7 @@ class FlipSign(Simplifiable, Elementwise):
         return OTHER_SIGNEDNESS[dtypes[0]]
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the addition of half the range, which cannot overflow."""
+        """Return x + h (to an unsigned type) or x − h (to a signed type) as an expression, with h = 128 or 32,768."""
         operator = "-" if sig.input(0).dtype in SIGNED_COUNTERPART else "+"
         return Convert(
             sig.output.dtype, nodes.BinaryExpression(operator, args[0], Constant(half(sig.output.dtype), DType.INT32))
@@ -178,10 +179,10 @@ class Quantize(Simplifiable, Elementwise):
     mnemonic: ClassVar[str] = "quantize"
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Rewrite Quantize(Dequantize(q)) → Requantize(q), and Quantize(Reshape(x)) → Reshape(Quantize(x)).
+        """Return a cheaper equal value; None if there is none.
 
-        The second rewrite brings the Quantize next to the operator that computes x, where convert_qdq looks for
-        it.
+        Quantize(Dequantize(q)) becomes Requantize(q). Quantize(Reshape(x)) becomes Reshape(Quantize(x)), because the
+        pass convert_qdq expects the Quantize directly behind the operator that computes x.
         """
         mover = node.input(0).producer
         if mover is None:
@@ -260,7 +261,10 @@ class QuantizeBy(Elementwise):
         return self.to
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the quantization to the signed type, shifted to the target type."""
+        """Return the quantization of x as an expression.
+
+        For uint8, x is quantized to int8 with the zero point minus 128, and 128 is added to the result.
+        """
         x, scale, zero = args
         offset = Constant(128 if self.to is DType.UINT8 else 0, DType.INT32)
         signed = nodes.BinaryExpression("-", Convert(DType.INT32, zero), offset)
@@ -283,7 +287,10 @@ class Dequantize(Elementwise):
         return (dequantize(arrays[0], sig.input(0).q),)
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return a subtraction in int32 and one multiplication, in integers if the CPU has no FPU and they fit."""
+        """Return (q − zero point) · scale as an expression: a subtraction in int32 and a multiplication.
+
+        The multiplication is in float. For int8 on a CPU without FPU, it uses integers if the scale permits that.
+        """
         quant = sig.input(0).q
         centered = args[0] - scalar(quant.zero_point)
         whole = None if "fpu" in scalar.features else WholeScale.of(quant.scale[0])
@@ -297,7 +304,10 @@ class Dequantize(Elementwise):
             super().lower(node, builder)
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return a conversion of integer vectors to float, and a multiplication."""
+        """Return the expression for Helium vectors: int8 or int16 lanes become floats, multiplied by the scale.
+
+        Return None for other element types, and for one scale per channel.
+        """
         quant = sig.input(0).q
         if sig.input(0).dtype not in (DType.INT8, DType.INT16) or len(quant.scale) > 1:
             return None

@@ -143,7 +143,7 @@ def as_number(graph: Graph, step: Value, dtype: DType) -> Value:
 
 
 def rows_by_number(graph: Graph, step: Value, steps: int) -> list[tuple[Node, int]]:
-    """Return the nodes of a loop body that gather slice number `step` of a tensor from outside of the body.
+    """Return the nodes of a loop body that gather, in step k, slice k of a tensor from outside of the body.
 
     Args:
         graph: Body of the loop.

@@ -121,7 +121,7 @@ class Compress(Dynamic):
     axis: int = 0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: the input's with `size` entries along the axis, and the type of the actual size."""
+        """Return the types of the two outputs: x with `size` entries along `axis`, and the actual number of entries."""
         (x,) = required(inputs[:1])
         return x.with_shape((*x.shape[: self.axis], self.size, *x.shape[self.axis + 1 :])), _SIZE
 

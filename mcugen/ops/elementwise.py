@@ -67,7 +67,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         Args:
             sig: Types of inputs and output.
             args: Elements of the inputs, or tables for the indices in `tables`.
-            scalar: Makes a kernel parameter of a number.
+            scalar: Adds a number as a parameter of the kernel, and returns the C variable that holds it.
         """
         raise NotImplementedError
 
@@ -83,7 +83,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         Args:
             sig: Types of inputs and output.
             args: Elements of the inputs.
-            scalar: Makes a kernel parameter of a number.
+            scalar: Adds a number as a parameter of the kernel, and returns the C variable that holds it.
 
         Returns:
             The expression; None if vectors are impossible or not faster.
@@ -97,9 +97,9 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         _emit_steps(node, (step,), builder)
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return whether to keep the operator out of a Stack (one loop for several operators).
+        """Return whether to compute this operator in a loop of its own instead of together with others (a Stack).
 
-        This is so where some CPUs have a faster kernel for the operator alone.
+        This is better where some CPUs have a faster kernel for the operator alone.
         """
         return False
 
@@ -117,7 +117,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form, which computes each output row from the same input rows; None if impossible.
+        """Return how to compute each output row from the same input rows (for line-buffer fusion); None if impossible.
 
         All operands that vary along the axis of rows must have as many rows as the result. An operand that does not
         vary along that axis is read as a whole.
@@ -136,7 +136,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return each_row(self, sig, is_row, at_once=(1,))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
+        """Return the integer operator that replaces this one on quantized tensors, with its inputs, or None.
 
         It exists for a function of one tensor and constant scalars: a table of 256 values for int8, an interpolated
         curve for int16.
@@ -168,7 +168,7 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
         return ((low, high),)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel on which each output channel depends, the same one, for channel pruning.
+        """Map each output channel to the input channel of the same index, for channel pruning.
 
         Inputs that broadcast along the channel axis keep all their elements. The result is None if the output is a
         scalar.
@@ -242,7 +242,7 @@ class Linear(Elementwise):
     line: Line
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the line as an expression: one multiplication, with rounding and clamp."""
+        """Return clamp(slope · x + constant) as an expression: one fixed-point multiplication, rounding and clamp."""
         return Convert(sig.output.dtype, self.line.expression(args[0], scalar))
 
 
@@ -322,7 +322,7 @@ class Stack(Elementwise):
 
     Attributes:
         steps: The operators in order; the last one computes the result.
-        table_inputs: Indices of the stack's inputs that some step reads as a lookup table.
+        table_inputs: Indices of the stack's inputs that some operator reads as a lookup table.
     """
 
     steps: tuple[Step, ...] = ()
@@ -330,20 +330,20 @@ class Stack(Elementwise):
 
     @property
     def name(self) -> str:
-        """Return the joined names of the steps, which function names and reports use for the whole stack."""
+        """Return the joined names of the stacked operators: the name of the stack in functions and reports."""
         return "+".join(step.op.name for step in self.steps)
 
     @property
     def tables(self) -> frozenset[int]:  # type: ignore[override]
-        """Return the indices of inputs that some step reads as a table."""
+        """Return the indices of the stack's inputs that some operator reads as a lookup table."""
         return self.table_inputs
 
     def result_dtype(self, *dtypes: DType) -> DType:
-        """Return the result's element type: the type of the last step."""
+        """Return the result's element type: that of the last operator of the stack."""
         return self.steps[-1].dtype
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the steps in order in numpy, and return the result of the last one."""
+        """Compute the stacked operators in order in numpy, and return the result of the last one."""
         env = list(arrays)
         for step, inner in self.signatures(sig):
             (result,) = step.op.evaluate(inner, *(env[a] for a in step.args))
@@ -351,14 +351,14 @@ class Stack(Elementwise):
         return (env[-1],)
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
-        """Return bounds of the elements of the result, computed step by step; None if unknown."""
+        """Return bounds of the result's elements, computed operator by operator through the stack; None if unknown."""
         env = list(inputs)
         for step, inner in self.signatures(sig):
             env.extend(step.op.bounds(inner, *(env[a] for a in step.args)))
         return (env[-1],)
 
     def signatures(self, sig: Signature) -> Iterator[tuple[Step, Signature]]:
-        """Yield each step of the stack, in order, with the types of the step's inputs and output."""
+        """Yield each operator of the stack (a Step), in order, with the types of its inputs and output."""
         types = [sig.input(i) for i in range(len(sig.inputs))]
         for step in self.steps:
             args = tuple(types[a] for a in step.args)
@@ -367,7 +367,7 @@ class Stack(Elementwise):
             yield step, Signature(args, (types[-1],))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Emit one elementwise loop that computes all steps."""
+        """Emit one elementwise loop that computes all operators of the stack."""
         _emit_steps(node, self.steps, builder)
 
 

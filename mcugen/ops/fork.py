@@ -23,12 +23,12 @@ from mcugen.lir.program import MOVE, WORD, Access, Buffer, Control, Instr, Lanes
 
 @dataclass(frozen=True)
 class ForkShard:
-    """The shard of a layer that one core computes in one stage of a fork.
+    """The part of a layer that one core computes between two barriers, if two cores share the layer.
 
     Attributes:
         body: The layer as a graph that reads parts of the layer's inputs and computes a part of its output.
-        reads: For each input of the body, the index of the layer's input and the run that is read (None: all of it).
-        writes: The run of the layer's output that is computed.
+        reads: For each input of the body, the index of the layer's input, and its elements that are read (None: all).
+        writes: The elements of the layer's output that are computed.
         is_copied_later: Whether the result is first kept in its own buffer, and copied once the whole layer is done.
     """
 
@@ -39,10 +39,10 @@ class ForkShard:
 
 
 class Forked(Operator):
-    """A layer whose shards two cores compute in parallel, in one or several stages with a barrier behind each.
+    """A layer whose output two cores compute in parallel, in one or several stages with a barrier after each stage.
 
     Attributes:
-        stages: The shards of each stage: one per core, or a single shard, which the first core computes.
+        stages: For each stage, the parts of the output (shards): one per core, or a single one for the first core.
         output: The type of the layer's output.
     """
 
@@ -52,12 +52,12 @@ class Forked(Operator):
 
     @property
     def shards(self) -> list[ForkShard]:
-        """Return the shards of the layer, stage by stage."""
+        """Return the parts of the layer that single cores compute (shards), stage by stage."""
         return [shard for stage in self.stages for shard in stage]
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return the graphs of all shards, stage by stage."""
+        """Return the graphs that compute the parts of the layer's output, stage by stage."""
         return tuple(shard.body for shard in self.shards)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -71,7 +71,7 @@ class Forked(Operator):
         return (self.output,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the output by interpreting the graph of each shard."""
+        """Compute the output by interpreting the graph of each part (shard) of the layer."""
         output = np.empty(self.output.count, self.output.dtype.numpy)
         for shard in self.shards:
             flat = (arrays[i].reshape(-1)[part.elements if part else slice(None)] for i, part in shard.reads)
@@ -81,13 +81,14 @@ class Forked(Operator):
         return (output.reshape(self.output.shape),)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates of all shards."""
+        """Return the multiply-accumulates of all parts of the layer together, on both cores."""
         return sum(node.op.macs(node.sig) for body in self.bodies for node in body.nodes)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Emit a fork/join block for each stage.
+        """Emit a fork/join block, in which two cores work in parallel, for each stage of the layer.
 
-        Shards read and write the layer's own buffers, except for parts that must be copied.
+        The cores read and write the layer's own buffers where possible; other parts of the inputs and the output are
+        copied.
         """
         for shard in self.shards:
             if shard.writes.pitch is not None:

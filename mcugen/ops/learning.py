@@ -59,7 +59,7 @@ class Descend(Operator):
             return (np.where(np.isfinite(moved), moved, w).astype(w.dtype),)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: elements of w · P."""
+        """Return the multiply-accumulates: elements of the weights w · columns of the factor a."""
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -100,7 +100,10 @@ class DescendCodes(Operator):
         return (w,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the class's formula with exact integer sums; fraction rounds the new weights stochastically."""
+        """Compute new int8 weights w − gain · a·(b − zero)ᵀ · 2^-20, by exact integer sums and stochastic rounding.
+
+        The operand `fraction`, a random number, is added before the weights are rounded down.
+        """
         w, a, b, gain, fraction = arrays
         sums = exact_product(a, b.T.astype(np.int64) - sig.input(2).q.zero_point)
         steps = np.rint(np.clip(sums.astype(np.float32) * gain.reshape(-1, 1), -MAX_CODE_STEP, MAX_CODE_STEP)).astype(
@@ -110,7 +113,7 @@ class DescendCodes(Operator):
         return (np.clip(moved, -MAX_TRAINED_WEIGHT, MAX_TRAINED_WEIGHT).astype(np.int8).reshape(w.shape),)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: elements of w · P."""
+        """Return the multiply-accumulates: elements of the weights w · columns of the factor a."""
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -130,7 +133,7 @@ class CodedProduct(Operator):
     mnemonic: ClassVar[str] = "coded_product"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of the matrix product, float32."""
+        """Return the output's type: float32, with as many rows as x and as many columns as the weights."""
         x, w = required(inputs)
         if x.shape[1] != w.shape[0]:
             raise ModelError("coded_product: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
@@ -142,7 +145,7 @@ class CodedProduct(Operator):
         return (real_product(x, w.astype(np.float32)),)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: M · N · K."""
+        """Return the multiply-accumulates: output elements · length of a row of x."""
         return sig.output.count * sig.input(0).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:

@@ -43,9 +43,9 @@ class FixedAffine(Clampable, Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return no mnemonics (the names of operators in graph dumps): dumps print the class name.
+        """Return no mnemonics, so that graph dumps print the class name of the operator.
 
-        The mnemonic of Affine is that of the float form.
+        The mnemonic "affine" already stands for the float operator Affine.
         """
         return {}
 
@@ -54,9 +54,9 @@ class FixedAffine(Clampable, Elementwise):
         return replace(self, clamp=None) if self.clamp else None
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return True for int8 operators: they are kept out of a Stack (one loop for several operators).
+        """Return True for int8 operators, which are then computed in a loop of their own.
 
-        The constants of each channel would not stay in registers there.
+        In a Stack (one loop for several operators), the constants of each channel would not stay in registers.
         """
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 
@@ -99,16 +99,16 @@ class FixedPRelu(Elementwise):
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return no mnemonics (the names of operators in graph dumps): dumps print the class name.
+        """Return no mnemonics, so that graph dumps print the class name of the operator.
 
-        The mnemonic PRelu is that of the float form.
+        The mnemonic "prelu" already stands for the float operator.
         """
         return {}
 
     def stands_alone(self, sig: Signature) -> bool:
-        """Return True for int8 operators: they are kept out of a Stack (one loop for several operators).
+        """Return True for int8 operators, which are then computed in a loop of their own.
 
-        The constants of each channel would not stay in registers there.
+        In a Stack (one loop for several operators), the constants of each channel would not stay in registers.
         """
         return sig.input(0).dtype is sig.output.dtype is DType.INT8
 

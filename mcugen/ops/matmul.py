@@ -69,7 +69,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of x with N elements on the last axis."""
+        """Return the output's type: that of x with one element for each output of the layer on the last axis."""
         x, w = required(inputs[:2])
         if x.shape[-1] != w.shape[1]:
             raise ModelError("dense: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
@@ -109,16 +109,16 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return layer_bounds(sig, inputs, _rows_by_weights, partial(self._finish, sig))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return how output channels depend on input channels, for channel pruning: each is a sum over all of them."""
+        """Declare, for channel pruning, that each output channel is a sum over all input channels."""
         out = np.arange(sig.output.shape[-1])
         return Channels((None, out, out), lambda _: self, sums=True)
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
-        """Return the layer's im2col matrix, [1, rows, K]: the rows of x as one group."""
+        """Return the im2col matrix of shape [1, rows of x, inputs of the layer]: the rows of x as one group."""
         return x.reshape(1, -1, x.shape[-1])
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: rows · N · K."""
+        """Return the multiply-accumulates: rows of x · outputs · inputs of the layer."""
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
@@ -138,7 +138,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return ("Gemm", {"transB": 1}, ()) if sig.input(0).rank == 2 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form, in which each row of x gives one row of y; None if there are no rows."""
+        """Return how to compute each output row from a row of x (for line-buffer fusion); None if there are no rows."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
@@ -149,9 +149,9 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         return () if form is None else partition_by_rows(form, sig)
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return whether the layer, cut down to some of its output channels, computes equal values for them.
+        """Return whether a dense layer with only some of the outputs computes these outputs exactly.
 
-        This is so if weights and biases are constant.
+        Output-channel tiling then divides the layer. The result is True if weights and biases are constant.
         """
         return have_channels_alone(sig, inputs)
 
@@ -191,7 +191,7 @@ class DirectDense(Dense):
         return ()
 
     def has_channels_alone(self, sig: Signature, inputs: Sequence[Value | None]) -> bool:
-        """Return False: no layer has only some of the output channels, because the weights are not constant."""
+        """Return False: the layer cannot be divided into layers with fewer outputs, since its weights may change."""
         return False
 
     def spec(self, node: Node) -> Node:  # type: ignore[override]
@@ -214,7 +214,7 @@ class CodedDense(Operator):
     mnemonic: ClassVar[str] = "coded_dense"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of x with N elements on the last axis, float32."""
+        """Return the output's type: float32, the shape of x with one element for each output on the last axis."""
         x, w, scale = required(inputs[:3])
         if x.shape[-1] != w.shape[1] or scale.shape != w.shape[:1]:
             raise ModelError("coded_dense: the depths must agree", f"{x.shape} by {w.shape}", "repair the model")
@@ -226,7 +226,7 @@ class CodedDense(Operator):
         return (real_product(x, w.T.astype(np.float32)) * scale + bias,)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: rows · N · K."""
+        """Return the multiply-accumulates: rows of x · outputs · inputs of the layer."""
         return sig.output.count * sig.input(1).shape[1]
 
     def lower(self, node: Node, builder: Builder) -> None:
@@ -251,7 +251,7 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     kernels: ClassVar[tuple[Kernel, ...]] = MATMUL
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: the batch axes followed by M and N."""
+        """Return the output's type: batch axes, the rows of the first operand, and the columns of the second one."""
         a, b = required(inputs)
         if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
             raise ModelError("matmul: shapes must agree", f"{a.shape} by {b.shape}", "repair the model")
@@ -268,13 +268,13 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return (finish(acc, sig, None, product_sums(sig), self.factor, by_weights=False),)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: batch · M · N · K."""
+        """Return the multiply-accumulates: output elements · length of a row of the first operand."""
         return sig.output.count * sig.input(0).shape[-1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the product of quantized tensors, for int8 or int16 operands with one scale each; None for others.
 
-        If the result is int32 sums, which no requantization follows, attribute `factor` must be 1.
+        If the output is not requantized but consists of int32 sums, the attribute `factor` must be 1.
         """
         if not all(map(is_quantized, sig.inputs)) or (sig.output.dtype is DType.INT32 and self.factor != 1):
             return None
@@ -285,9 +285,10 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
         return ("MatMul", {}, ()) if self.factor == 1 else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form; None if impossible.
+        """Return how to compute the product row by row (for line-buffer fusion); None if the output has no rows.
 
-        A row is a matrix of a batch, or a row of the first operand, which is multiplied by the whole second operand.
+        In a batch of several matrices, a "row" is one matrix. Else, each row of the first operand is multiplied by the
+        whole second operand.
         """
         axis = row_axis(sig.output.shape)
         return None if axis is None else each_row(self, sig, [True, axis < sig.output.rank - 2])

@@ -128,14 +128,15 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
     def carried(self, sig: Signature, perm: Permutation) -> Permutation | None:
         """Return the permutation by which the output is transposed if the input is transposed by `perm`.
 
-        Return None if axes that the reshape splits or merges do not stay together under `perm`.
+        The reshape splits an axis into several, or merges several axes into one. Return None if such axes do not stay
+        adjacent and in order.
         """
         return _in_runs(perm, _runs(sig.input(0).shape, self.shape))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form; None if impossible.
+        """Return how to reshape row by row (for line-buffer fusion); None if impossible.
 
-        Rows of the result must be parts of an input row, several input rows, or the same rows.
+        Each row of the result must be a row of the input, a part of one row, or several whole rows.
         """
         x, y = sig.input(0).shape, self.shape
         if not x:
@@ -150,9 +151,10 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
         return RowForm(band, (RowWindow(source, span=span, stride=span),), target, rows=rows)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel that each output channel holds, for channel pruning.
+        """Map each output channel to the input channel that it copies, for channel pruning.
 
-        The result may have a multiple of the input's channels, which then repeat. Return None if channels are mixed up.
+        An output may have a multiple of the input's channels; the input channels then repeat. Return None if an output
+        channel holds elements of several input channels.
         """
         x = sig.input(0).shape
         if not x or not self.shape or not x[-1] or self.shape[-1] % x[-1]:
@@ -229,7 +231,8 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
 
     Attributes:
         perm: The axis of x that becomes each axis of y.
-        whole: In a shard that transposes some columns of a matrix, the elements from row to row in memory; else None.
+        whole: If one core transposes only some columns of a matrix by this operator, the number of elements from row to
+            row of the whole matrix in memory; else None.
     """
 
     mnemonic: ClassVar[str] = "transpose"
@@ -273,9 +276,10 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
         return None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form for one image; None if impossible.
+        """Return how to transpose one image row by row (for line-buffer fusion); None if impossible.
 
-        An output row is read at one index of the axis of x that becomes the axis of rows.
+        Each output row consists of the input elements at one index of some axis: the axis that becomes the axis of
+        rows.
         """
         axis = row_axis(sig.output.shape)
         if axis is None or len(self.perm) < 3 or self.perm[0] != 0 or sig.output.shape[0] != 1:
@@ -375,20 +379,23 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Return the slice that computes the output transposed by `perm`, and the permutation of the input.
 
-        The result always exists: the entries of the axes move with the transposition.
+        The result always exists: starts, sizes and steps are permuted like the axes.
         """
         turned = [tuple(row[a] for a in perm) for row in (self.starts, self.sizes, self.steps)]
         return Slice(*turned), (perm,)
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel of each output channel, the same one, for pruning; None if channels are sliced."""
+        """Map each output channel to the input channel of the same index, for channel pruning.
+
+        Return None if the slice leaves out channels or changes their order.
+        """
         count = sig.input(0).shape[-1:]
         if self.sizes[-1:] != count or self.steps[-1:] != (1,):
             return None
         return Channels((np.arange(*count),), lambda count: replace(self, sizes=(*self.sizes[:-1], count)))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form for one image, which slices some of its rows; None for other tensors."""
+        """Return how to slice one image row by row (for line-buffer fusion); None for other tensors."""
         if len(self.sizes) < 3 or sig.input(0).shape[0] != 1 or self.sizes[0] != 1 or self.steps[1] < 1:
             return None
         window = RowWindow(stride=self.steps[1], before=-self.starts[1])
@@ -430,7 +437,7 @@ class Expand(Permutable, Simplifiable, Movement):
     shape: Shape = ()
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of the input with the target shape; axes other than length 1 must match it."""
+        """Return the output's type: that of the input with the target shape; only axes of length 1 may change."""
         (x,) = required(inputs)
         fits = all(n >= 0 and size in (1, n) for size, n in zip(x.shape, self.shape, strict=True))
         if not fits:
@@ -491,7 +498,7 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
     """Concatenation of tensors along one axis.
 
     Attributes:
-        axis: The axis.
+        axis: Axis along which the tensors are joined.
     """
 
     mnemonic: ClassVar[str] = "concat"
@@ -537,7 +544,11 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return "Concat", {"axis": self.axis}, ()
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel of each output channel, for channel pruning: the channels of the inputs in order."""
+        """Map each output channel to the input channel that it copies, for channel pruning.
+
+        If the tensors are joined along the channel axis, the output channels are the channels of all inputs in order.
+        Else each output channel has the index of its input channel.
+        """
         all_of, last = np.arange(sig.output.shape[-1]), sig.output.rank - 1
         if self.axis != last:
             return Channels((all_of,) * len(sig.inputs), lambda _: self)
@@ -554,7 +565,11 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return Concat(perm.index(self.axis)), (perm,) * len(sig.inputs)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form for images that are joined side by side or by channels; None along other axes."""
+        """Return how to concatenate row by row (for line-buffer fusion); None if impossible.
+
+        The tensors must be images that are joined along columns or channels, so that an output row consists of one row
+        of each.
+        """
         is_image = sig.output.rank > 2 and sig.output.shape[0] == 1 and self.axis > 1
         return RowForm(self, (RowWindow(),) * len(sig.inputs)) if is_image else None
 
@@ -604,7 +619,7 @@ class PaddingBase(Permutable, Simplifiable, Movement):
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Return the padding that computes the output transposed by `perm`, and the permutation of the input.
 
-        The result always exists: the entries of the axes move with the transposition.
+        The result always exists: the amounts of padding are permuted like the axes.
         """
         before, after = (tuple(row[a] for a in perm) for row in (self.before, self.after))
         return replace(self, before=before, after=after), (perm,)
@@ -621,7 +636,7 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
     value: float = 0.0
 
     def stored(self, x: TensorType) -> Array:
-        """Return the padding value as an array of one element in a tensor's type, quantized if the type is."""
+        """Return the padding value as an array of one element of type `x`: quantized if `x` is a quantized type."""
         if x.quant is not None:
             return quantize(np.asarray([self.value]), x.quant, x.dtype)
         return np.asarray([self.value]).astype(x.dtype.numpy)
@@ -632,9 +647,9 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
         return (np.pad(arrays[0], widths, constant_values=self.stored(sig.input(0))[0]),)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form for one image; None for other tensors.
+        """Return how to pad one image row by row (for line-buffer fusion); None for other tensors.
 
-        Rows of the image get longer, and rows outside of the image hold the constant.
+        Each step makes one row longer. Rows outside of the image hold the constant.
         """
         x = sig.input(0)
         if x.rank < 3 or sig.output.shape[0] != 1 or x.shape[0] != 1:
@@ -644,7 +659,10 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
         return RowForm(Pad(before, after, self.value), (window,))
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel of each output channel, the same one, for pruning; None if channels are padded."""
+        """Map each output channel to the input channel of the same index, for channel pruning.
+
+        Return None if the padding adds channels.
+        """
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
 
@@ -687,14 +705,15 @@ def normalize_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
 
 
 def decided_shape(node: OnnxNode, *indices: int) -> Shape | None:
-    """Return the first output's declared shape if an input that determines it is known at run time only.
+    """Return the declared shape of a node's first output if the importer cannot compute the shape from constants.
 
     Args:
         node: Node that is imported.
         indices: Indices of the inputs that determine the shape.
 
     Returns:
-        The shape; None if all of these inputs are constant, so that the importer computes the shape from them.
+        The shape by ONNX's shape inference; None if all of these inputs are constant, or if no complete shape is
+        declared.
     """
     computed = any(node.has(i) and not node.input(i).is_constant for i in indices)
     declared = node.declared[0] if computed and node.declared else None

@@ -54,9 +54,9 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
     centered: bool = True
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form; None if impossible.
+        """Return how to normalize row by row (for line-buffer fusion); None if impossible.
 
-        Statistics must not span several rows, and all rows must share scales and biases.
+        Mean and variance must not span several rows, and all rows must share scale and bias.
         """
         axis = row_axis(sig.output.shape)
         affine = [t for t in sig.inputs[1:] if t is not None]
@@ -75,7 +75,14 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return (TensorType(x.shape, x.dtype, layout=x.layout),)
 
     def view(self, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
-        """Return `shape` with the grouped axis split into (groups, part), and the axes of mean and variance in it."""
+        """Return the shape in which an axis is split into groups with separate statistics, and the axes of statistics.
+
+        Mean and variance are taken over the axes of statistics. Without groups, the results are `shape` and `axes`.
+
+        Args:
+            shape: Shape of the tensor. The axis of the groups becomes two axes: the group, and the index within the
+                group.
+        """
         if self.groups is None:
             return shape, self.axes
         axis, count = self.groups
@@ -83,7 +90,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return parted, tuple(sorted([axis + 1, *(a + (a > axis) for a in self.axes)]))
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the normalization by the class's formula in float64; for quantized x by FixedNormalize."""
+        """Compute (x − mean) / √(variance + epsilon) · scale + bias in float64, or in fixed point for quantized x."""
         shape, axes = self.view(sig.input(0).shape)
         if sig.output.quant is not None:
             fixed = self._fixed(sig, arrays[1:])
@@ -105,9 +112,9 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         return Normalize(axes, self.epsilon, groups, self.centered), (perm,) * len(sig.inputs)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself, which also computes on int8 or int16 tensors, with its inputs; else None.
+        """Return this operator with its inputs for int8 or int16 tensors, which it also normalizes; None if impossible.
 
-        Scale and bias must be constant, and stay real numbers.
+        Scale and bias must be constant; they stay real numbers.
         """
         affine = [_as_real(graph, v) for v in inputs[1:]]
         if any(v is not None and v.data is None for v in affine):
@@ -160,8 +167,8 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
 class BatchNormalize(Operator):
     """y = (x − mean) / √(variance + epsilon) · scale + bias, all per channel (axis 1).
 
-    The operator exists only in models that are trained on the device, until mcugen.training knows which statistics
-    change. In other models, arithmetic operators take its place at import.
+    Only models that are trained on the device contain this operator. Once mcugen.training knows which running
+    statistics training changes, it replaces the operator by arithmetic. For all other models, the import does so.
 
     Attributes:
         epsilon: Number that is added to the variance.
@@ -178,7 +185,7 @@ class BatchNormalize(Operator):
         return (x,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the batch normalization by the class's formula in float64."""
+        """Compute (x − mean) / √(variance + epsilon) · scale + bias for each channel in float64."""
         x, *parameters = (a.astype(np.float64) for a in arrays)
         columns = (-1, *(1,) * (x.ndim - 2))
         scale, bias, mean, variance = (p.reshape(columns) for p in parameters)

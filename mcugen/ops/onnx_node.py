@@ -26,7 +26,10 @@ class Refusal(McugenError):
 
 
 class BodyRefusal(Refusal):
-    """A Refusal of an operator whose body (a subgraph) has nodes that cannot be compiled; `reasons` name them."""
+    """A Refusal of an operator, such as Loop, whose body (a subgraph) has nodes that cannot be compiled.
+
+    Attribute `reasons` has a text for each of these nodes.
+    """
 
     def __init__(self, reasons: Sequence[str], remedy: str = "") -> None:
         remedy = "; or ".join(filter(None, ["see their lines", remedy]))
@@ -76,7 +79,7 @@ Operand = Value | Array | np.generic | None
 
 
 class Composition(Protocol):
-    """A callback that imports another ONNX operator in place of a node that is composed of such operators."""
+    """A callback that imports an ONNX operator as one of several that together replace another ONNX node."""
 
     def __call__(
         self, op_type: str, inputs: Sequence[Operand], outputs: int, domain: str, **attributes: object
@@ -145,9 +148,9 @@ class OnnxNode:
         return self.inputs[index] if self.has(index) else None
 
     def attr(self, key: str, default: Any) -> Any:
-        """Return an attribute or its default.
+        """Return the value of attribute `key`, or `default` if the node does not have the attribute.
 
-        ONNX's checker covers only operators that have a schema.
+        The type is checked, since ONNX's own checker does not know the attributes of other domains.
 
         Raises:
             Refusal: The attribute is of another kind than the default.

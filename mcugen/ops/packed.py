@@ -106,7 +106,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
     clamp: Range | None = None
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of x with N elements on the last axis."""
+        """Return the output's type: that of x with one element for each output of the layer on the last axis."""
         x, w, scales = required(inputs[:3])
         if x.shape[-1] != w.shape[1] or scales.shape != (w.shape[0], -(-w.shape[1] // self.group)):
             shapes = f"{x.shape} by {w.shape}, scales {scales.shape}"
@@ -147,11 +147,14 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return GroupRequantizer.of(factors, bias.astype(np.float64) / unit, sig.output.q.zero_point, sums)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: rows · N · K."""
+        """Return the multiply-accumulates: rows of x · outputs · inputs of the layer."""
         return sig.output.count * sig.input(1).shape[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the layer on quantized tensors and its inputs; None if 32 bits do not hold the sums of groups."""
+        """Return the layer on quantized tensors, with its inputs; None if int32 cannot hold the sums of all groups.
+
+        A group consists of consecutive inputs that share a weight scale.
+        """
         x, codes = inputs[0], inputs[1]
         bias = inputs[3] if len(inputs) > 3 else None
         if x is None or codes is None or not is_quantized(sig.output):
@@ -161,9 +164,9 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return self, inputs
 
     def takes(self, x: Value, codes: Value) -> bool:
-        """Return whether the layer can compute with quantized x: int32 must hold the sums of products of each group.
+        """Return whether the layer can compute with quantized x: int32 must hold the sum of products of each group.
 
-        `codes` are the integer weights.
+        A group consists of consecutive inputs that share a weight scale. `codes` are the integer weights.
         """
         return (
             is_quantized(x.type)
@@ -172,7 +175,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         )
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form, in which each row of x gives one row of y; None if there are no rows."""
+        """Return how to compute each output row from a row of x (for line-buffer fusion); None if there are no rows."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
     def widened_bytes(self, sig: Signature) -> int:
@@ -180,15 +183,21 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         return 4 * sig.input(1).count if sig.input(0).quant is None else 0
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
-        """Return whether there are enough rows to unpack ("widen") weights to float32 block by block at low cost.
+        """Return whether the layer has enough rows to unpack its weights to float32 tile by tile at little cost.
 
-        On a Cortex-M4, widening adds 0.3 instructions to the 1.1 of each product.
+        Each tile is used for up to 32 rows of x. On a Cortex-M4, unpacking then adds 0.3 instructions to the 1.1
+        instructions of each multiply-accumulate. The CPU must have the features that the kernel needs, and x must be
+        real.
         """
         rows = sig.output.count // sig.output.shape[-1]
         return rows >= TILE_ROWS and sig.input(0).quant is None and DENSE_PACKED_TILE.needs <= features
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel that reads weights as packed, unpacks them tile by tile, or unpacks all of them first."""
+        """Lower to a kernel for packed weights (several per byte) or for weights that are unpacked when compiling.
+
+        A kernel for packed weights unpacks each weight for each product or, with the goal `balanced`, tiles of weights
+        to float32.
+        """
         if builder.optimize == "balanced" and self.widens_by_parts(node.sig, builder.features):
             self._lower_tiles(node, builder)
         elif builder.widens and self.widened_bytes(node.sig):

@@ -55,7 +55,7 @@ class PadWith(Permutable, Operator):
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Return the padding that computes the output transposed by `perm`, and the permutation of the input.
 
-        The result always exists: the entries of the axes move with the transposition.
+        The result always exists: the amounts of padding are permuted like the axes.
         """
         rows = [tuple(row[a] for a in perm) for row in (self.before, self.after)]
         return PadWith(rows[0], rows[1]), (perm, None)

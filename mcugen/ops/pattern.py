@@ -81,7 +81,7 @@ class Trilu(Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the output: a copy of x with 0 on one side of the diagonal."""
+        """Compute the output: a copy of x in which the elements on one side of the k-th diagonal are 0."""
         x, k = arrays
         rows, columns = x.shape[-2:]
         diagonal = np.clip(k.astype(np.int64).reshape(()), -rows, columns)

@@ -65,7 +65,7 @@ def clamped(x: Expression, clamp: Range | None, scalar: Scalars) -> Expression:
     Args:
         x: The expression.
         clamp: The range; None, or an infinite bound, adds no code.
-        scalar: Makes a kernel parameter of a number.
+        scalar: Adds a number as a parameter of the kernel, and returns the C variable that holds it.
     """
     if clamp is None or clamp == (-math.inf, math.inf):
         return x
@@ -83,7 +83,7 @@ def clamped_vector(x: Expression, clamp: Range | None, scalar: Scalars) -> Expre
     Args:
         x: The expression of the vector.
         clamp: The range; None adds no code.
-        scalar: Makes a kernel parameter of a number; all bounds become parameters.
+        scalar: Adds a bound as a parameter of the kernel, and returns the C variable that holds it.
     """
     low, high = clamp or (-math.inf, math.inf)
     if math.isfinite(low) and math.isfinite(high):
@@ -126,7 +126,7 @@ class Clamp(Elementwise):
         return Convert(dtype, select(x < low, low, select(x > high, high, x)))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return two comparisons of float vectors; None for quantized tensors, which `expression` handles."""
+        """Return the clamp of a Helium vector of floats as an expression; None for quantized tensors."""
         return clamped_vector(args[0], (self.low, self.high), scalar) if sig.output.dtype is DType.FLOAT32 else None
 
 
@@ -136,8 +136,8 @@ class PointwiseFunction:
 
     Attributes:
         build: Returns the expression for the operands' elements and the attributes.
-        floats: Whether it exists for floats.
-        integers: Whether it exists for integers, and for bool where ONNX allows that.
+        floats: Whether the function exists for floats.
+        integers: Whether the function exists for integers, and for bool where ONNX allows that.
         tests: Whether the result is a bool.
         vector: Returns the expression for vectors of four float32 (Helium); None if there is none.
     """
@@ -320,7 +320,7 @@ class Unary(FunctionFamily, Saturating, Elementwise):
         return UNARY_FUNCTIONS[self.function].build(x, *self._parameters(x, scalar))
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
-        """Return the entry's expression for vectors of reals; None if it has none."""
+        """Return the function of a Helium vector of float32 as an expression; None if there is none."""
         build = UNARY_FUNCTIONS[self.function].vector if sig.output.dtype is DType.FLOAT32 else None
         return build(args[0], *self._parameters(args[0], scalar)) if build else None
 
@@ -441,13 +441,11 @@ def _reduced(terms: tuple[int, ...], shift: int) -> tuple[tuple[int, ...], int]:
 class FixedSum:
     """q = (x · m0 + y · m1 + offset) >> shift: the sum of two quantized tensors, with one rounding, half up.
 
-    For int8 tensors everything fits in 32 bits: `shift` is the largest for which no intermediate exceeds 2^30.
-
     Attributes:
-        factors: The multipliers m0 and m1: some 20 bits, or 31 bits if `wide` (fewer if these are exact).
+        factors: The multipliers m0 and m1, of about 20 bits, or 31 bits if `wide`; of fewer bits if these are exact.
         offset: Constant term: zero points and the rounding term.
-        shift: Right shift of the sum.
-        wide: Whether a tensor is int16, so that the sum has 64 bits.
+        shift: Right shift of the sum. It is so small that intermediate results of int8 tensors are at most 2^30.
+        wide: Whether the sum needs 64 bits, which occurs only with int16 tensors.
     """
 
     factors: tuple[int, int]
@@ -479,7 +477,13 @@ class FixedSum:
         return FixedSum((m0, m1), offset, shift, wide)
 
     def expression(self, x: Expression, y: Expression, scalar: Scalars) -> Expression:
-        """Return the fixed-point sum of x and y as an expression."""
+        """Return (x · m0 + y · m1 + offset) >> shift as an expression; it has 64-bit arithmetic if `wide`.
+
+        Args:
+            x: Element of the first tensor.
+            y: Element of the second tensor.
+            scalar: Adds a number as a parameter of the kernel, and returns the C variable that holds it.
+        """
         if self.wide:
             up = 32 - self.shift  # the upper word of 64 bits costs least
             up = up if max(map(abs, self.factors)) << up < 2**31 else 0
@@ -492,7 +496,7 @@ class FixedSum:
         return call(fn.SHIFT_RIGHT, total, scalar(shift)) if shift else total
 
     def vector(self, x: Expression, y: Expression, scalar: Scalars) -> Expression | None:
-        """Return the fixed-point sum in Helium operations; None if it needs 64 bits."""
+        """Return the fixed-point sum for vectors of four elements in Helium operations; None if it needs 64 bits."""
         return None if self.wide else self.expression(x, y, scalar)
 
     def _whole(self) -> tuple[tuple[int, int], int, int]:
@@ -683,9 +687,10 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
+        """Return the integer operator that replaces this one on quantized tensors, with its inputs, or None.
 
-        It computes two tensors in fixed point. If one operand is constant, it is a lookup table or a linear function.
+        If one operand is constant, it may be a lookup table or a linear function. For two tensors, sums, differences,
+        products, selections such as a maximum, and PRelu have an integer operator; other functions have none.
         """
         table = super().integer(graph, sig, inputs) or self._by_channel(graph, sig, inputs)
         if table is not None:
@@ -825,9 +830,10 @@ class Where(Simplifiable, Elementwise):
         return dtypes[1]
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator that computes this on quantized tensors, with its inputs; None if there is none.
+        """Return the integer operator that replaces this one on quantized tensors, with its inputs, or None.
 
-        It is a lookup table if only one operand varies; else it requantizes both branches and selects.
+        If only one of the three operands varies, it is a lookup table. Else it requantizes a and b to the output's
+        scale, and selects.
         """
         return super().integer(graph, sig, inputs) or _selected(self, graph, sig, inputs)
 
@@ -840,7 +846,7 @@ class Where(Simplifiable, Elementwise):
         return chosen if chosen.type == node.output.type else None
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the selection between both branches; quantized branches are requantized to the output first."""
+        """Return the selection of a or b by the condition; quantized a and b are requantized to the output's scale."""
         condition, x, y = args
         if sig.output.quant is None:
             return _of_codes(sig, select(condition, x, y))

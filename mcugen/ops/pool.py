@@ -60,11 +60,12 @@ _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 class Pool(HasKernels, Channelwise, Windowed, Spatial):
     """Base of functions of the elements under a sliding window, channel by channel.
 
-    Padding is not an element, and every window contains an element of the input.
+    Padding elements are not part of a window, and every window contains at least one element of the input.
 
     Attributes:
         kernel: Spatial sizes of the window.
-        whole: In a shard that computes some channels, the number of channels of a pixel in memory; else None.
+        whole: If one core computes only some channels by this operator, the number of channels that a pixel of the
+            whole layer has in memory; else None.
     """
 
     kernel: Shape = ()
@@ -104,7 +105,7 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         raise NotImplementedError
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel on which each output channel depends, the same one, for channel pruning.
+        """Map each output channel to the input channel of the same index, for channel pruning.
 
         Return None for channels-first tensors.
         """
@@ -170,13 +171,16 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
         """Return the pool with a larger padding, which replaces a separate padding of x by zeros.
 
+        The separate zeros take part in maxima, but the pool's own padding does not; so x must not have negative
+        elements.
+
         Args:
             x: The tensor without the separate padding.
             before: Zeros before x along each axis.
             after: Zeros behind x along each axis.
 
         Returns:
-            The pool; None if x may have negative elements, for which the maximum of an empty padding differs.
+            The pool; None if x may have negative elements, or if a window would contain padding only.
         """
         return self._wider(x, before, after) if _is_positive(x) else None
 
@@ -185,7 +189,10 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
         return (self, inputs) if has_same_quantization(sig.input(0), sig.output) else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form, in which rows outside of the image hold the lowest value; None if impossible."""
+        """Return how to compute the pool row by row (for line-buffer fusion); None if impossible.
+
+        Rows outside of the image hold the lowest value of the element type.
+        """
         dtype = sig.output.dtype
         return self._rows(sig, -math.inf if dtype.is_float else dtype.limits[0])
 
@@ -216,7 +223,8 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         counted_before: Padding elements per spatial axis before the input whose taps count (as zeros).
         counted_after: Padding elements per spatial axis behind the input whose taps count; fewer than the window's with
             ONNX's ceil_mode.
-        most: In a shard of a pool whose windows have different counts, the largest count of the whole pool; else 0.
+        most: If this is a part of a pool that one core computes, and the windows of the whole pool have different
+            counts, the largest of these counts; else 0.
     """
 
     mnemonic: ClassVar[str] = "average_pool"
@@ -225,7 +233,7 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
     most: int = field(default=0, kw_only=True)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of a pool without quantization, since a mean has its own scale."""
+        """Return the output's type: shape and element type of a pool, not quantized (a mean has its own scale)."""
         (out,) = super().infer(*inputs)
         return (out.with_quant(None),)
 
@@ -268,8 +276,8 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
     def padded(self, x: Value, before: Shape, after: Shape) -> Self | None:
         """Return the pool with a larger padding, which replaces a separate padding of x by zeros.
 
-        The zeros count as elements. Padding of the pool's own that does not count would lie outside of these zeros.
-        There must be none before the input, because kernels count from the start of the window.
+        The added zeros count in the averages. Return None if the pool already has padding before x that does not count:
+        it would lie outside of the added zeros, but kernels count from the start of the window.
 
         Args:
             x: The tensor without the separate padding.
@@ -288,7 +296,10 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         return replace(op, counted_before=counted.before, counted_after=counted.after)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form; None if a window does not contain all of its rows."""
+        """Return how to compute the pool row by row (for line-buffer fusion); None if impossible.
+
+        Every row of each window must count, so that all rows of the output have the same divisors.
+        """
         x, axis = sig.input(0), self._axis_of_rows(sig, self.kernel)
         form = self._rows(sig, x.quant.zero_point if x.quant else 0)
         if form is None or (self._counts(sig)[axis] != self.kernel[axis]).any():
@@ -370,14 +381,14 @@ def _is_positive(x: Value) -> bool:
 class DirectPool(FunctionFamily, Pool):
     """A channels-first pool with any number of spatial axes and any element type, computed by a plain loop.
 
-    `function` is max, average or lp, which is (Σ |x|^p)^(1/p). Averages divide by the number of taps in the input
-    extended by `counted` elements (before, after). With `order`, the second output is the row-major position of each
-    maximum in x ("row"), or, within each channel, the position in column-major order ("column").
+    `function` is max, average or lp, which is (Σ |x|^p)^(1/p). Averages divide by the number of taps in the input and
+    in those padding elements that count. With `order`, a second output has the position of each maximum in x.
 
     Attributes:
         counted: Numbers of padding elements per spatial axis, before and after the input, that averages count.
         p: Exponent of the lp pool.
-        order: "row", "column", or "" for no second output.
+        order: "row" for row-major positions in x, "column" for column-major positions within a channel, "" for no
+            second output.
     """
 
     spelling: ClassVar[str] = "direct_{}_pool"
@@ -407,7 +418,7 @@ class DirectPool(FunctionFamily, Pool):
         return (out, replace(out, dtype=DType.INT64, quant=None)) if self.order else (out,)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the pool's output by reducing patches [N, *out, C, taps]."""
+        """Compute the output in numpy: reduce an array of the elements under each window, [N, *out, C, window size]."""
         x = arrays[0].transpose(to_channels_last(arrays[0].ndim))
         inside = self._patches(np.ones(x.shape, np.bool_))
         patches = self._patches(x)

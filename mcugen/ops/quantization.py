@@ -315,7 +315,8 @@ def _may_assume(value: Value, quant: QuantParams) -> bool:
 def assume_quant(value: Value, quant: QuantParams, node: OnnxNode) -> None:
     """Give an integer tensor the scale and zero point with which a node reads it.
 
-    They also apply to the tensors that it was moved from.
+    If an operator that only moves data, such as Reshape, computes the tensor, the operator's input gets the same scale
+    and zero point.
 
     Args:
         value: The integer tensor.
@@ -420,7 +421,7 @@ def as_float(node: OnnxNode, op_type: str, inputs: Sequence[Value | None], **att
 
 
 def products_bias(node: OnnxNode, bias: Value, x_scale: Value, w_scale: Value) -> Value:
-    """Return an int32 bias, dequantized by the input's scale times the weights' scale.
+    """Return the real value of an int32 bias, whose scale is the input's scale times the weights' scale.
 
     Args:
         node: Node that is imported.

@@ -277,9 +277,9 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         return self._found(sig, arrays)[0]
 
     def internals(self, sig: Signature, *arrays: Array) -> Mapping[str, Array]:
-        """Return the tensors inside the steps by role, such as "gates": rows of all steps, directions and sequences.
+        """Return the tensors that the steps compute, by role, such as "gates", for quantization.
 
-        Initial states are among the states.
+        Each tensor has one row for each step, direction and sequence. The states include the initial states.
         """
         return {role: np.concatenate(rows) for role, rows in self._found(sig, arrays)[1].items()}
 
@@ -314,9 +314,10 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
     standard: ClassVar[tuple[str, ...]] = ()
 
     def can_expand(self, node: Node) -> bool:
-        """Return whether the layer can be split into its operators, to quantize it.
+        """Return whether several integer operators can replace the layer, so that it can be quantized.
 
-        Activations must be standard, weights constant, and ONNX's rarer options unused.
+        The activation functions must be ONNX's defaults, and the weights must be constant. The layer must have no
+        sequence lengths, peepholes, clip or coupled gates.
         """
         if node.input(X).type.dtype is not DType.FLOAT32:
             return False
@@ -471,7 +472,10 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
 
     @property
     def rows(self) -> Gates:
-        """Return which gates' weight rows of W and R are multiplied together, for the weight layout of kernels."""
+        """Return how the rows of the weights W and R are grouped by gate, which defines the weight layout of kernels.
+
+        By default, one matrix product with R computes all gates.
+        """
         return Gates(self.gates, (self.gates,), self.gates)
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
@@ -651,14 +655,15 @@ class Gru(Recurrent):
 
     @property
     def rows(self) -> Gates:
-        """Return which gates' weight rows of W and R are multiplied together, for the weight layout of kernels.
+        """Return how the rows of the weights W and R are grouped by gate, which defines the weight layout of kernels.
 
-        The hidden gate is multiplied by h apart from the other two. Rh h + Rbh is kept if r scales it.
+        R has one block for the gates z and r and one for the hidden gate, because the reset gate r scales the hidden
+        state between both products. With `linear`, the hidden gate's product with R is kept in a buffer of its own.
         """
         return Gates(3, (2, 1), 4 if self.linear else 3)
 
     def options(self, layer: RecurrentLayer, functions: DirectionActivations) -> list[Options]:
-        """Return the template options of one direction's kernel, including those of the hidden gate.
+        """Return the template options of the kernel that computes one direction, including those of the hidden gate.
 
         Args:
             layer: Sizes and types of the layer.

@@ -179,7 +179,10 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return self.function in _SUMS + _EXTREMES
 
     def channels(self, sig: Signature) -> Channels | None:
-        """Return the input channel of each output channel, the same one, for pruning; None for a reduced last axis."""
+        """Map each output channel to the input channel of the same index, for channel pruning.
+
+        Return None if the last axis, which counts channels, is reduced.
+        """
         last = sig.input(0).rank - 1
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
 
@@ -197,7 +200,10 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return (self, inputs) if fits else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form of the mean of an int8 image (channels last), from sums of its rows; else None."""
+        """Return how to compute the mean of an int8 image (channels last) row by row (line-buffer fusion), or None.
+
+        Each step adds one row to sums by channel; the mean is computed from the final sums.
+        """
         x = sig.input(0)
         is_image = x.rank in (3, 4) and x.shape[0] == 1 and self.axes in ((1,), (1, 2))
         if not is_image or not self.is_pool(sig):
@@ -256,11 +262,11 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         builder.call(node, call)
 
     def is_pool(self, sig: Signature) -> bool:
-        """Return whether this is the mean of int8 images, for which there are pool kernels."""
+        """Return whether the reduction is a mean over all pixels of int8 images, which average-pool kernels compute."""
         return sig.input(0).dtype is DType.INT8 and self.is_mean_of_images(sig)
 
     def is_mean_of_images(self, sig: Signature) -> bool:
-        """Return whether this is a quantized mean over all pixels of images: an average pool."""
+        """Return whether the reduction is a quantized mean over all pixels of each image, as average pools compute."""
         return self.function == "mean" and self._images(sig) is not None and self._requantizer(sig) is not None
 
     def _images(self, sig: Signature) -> Shape | None:
@@ -271,9 +277,10 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return math.prod(size for size, _ in kept[:-1]), reduced[0][0], kept[-1][0]
 
     def spec(self, node: Node) -> AverageSpec | None:
-        """Return the types, window and divisor of the average pool that equals the mean, from which kernels are chosen.
+        """Return the types, window and divisor of the average pool that equals this mean, to choose kernels from.
 
-        The rows of its images are rows here. The result is None if this is no quantized mean of images.
+        The window covers a whole image. The result is None if the reduction is no quantized mean over all pixels of
+        images.
         """
         sig = node.sig
         if not self.is_mean_of_images(sig):

@@ -71,9 +71,9 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return whether this is the channels-first form, and axes of the image change.
+        """Return whether the operator is channels first and resizes spatial axes: a channels-last form is then faster.
 
-        A channels-last form is faster: it copies whole pixels.
+        The channels-last form copies whole pixels.
         """
         changed = [axis for axis, row in enumerate(self.indices) if row is not None]
         return not self.is_channels_last and _changes_space(len(self.indices), changed)
@@ -96,15 +96,15 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Return the resize that computes the output transposed by `perm`, and the permutation of x.
 
-        The result always exists: the entries of the axes move with the transposition.
+        The result always exists: the lists of indices are permuted like the axes.
         """
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeNearest(tuple(self.indices[a] for a in perm), turned), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form for one image; None if impossible.
+        """Return how to resize one image row by row (for line-buffer fusion); None if impossible.
 
-        Each row must be repeated equally often, or every n-th row be taken.
+        Either all rows are repeated equally often, or the output consists of every n-th row.
         """
         if len(self.indices) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
             return None
@@ -128,7 +128,7 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to one loop for each axis.
 
-        Adjacent unchanged axes share a loop, and an unchanged innermost run is one copy.
+        Adjacent axes that are not resized share a loop; if they are the innermost ones, one copy replaces the loop.
         """
         x = node.input(0).type
         walks: list[tuple[int, int, tuple[int, ...] | None]] = []
@@ -285,9 +285,9 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
 
     @property
     def wants_channels_last(self) -> bool:
-        """Return whether this is the channels-first form, and axes of the image are interpolated.
+        """Return whether the operator is channels first and resizes spatial axes: a channels-last form is then faster.
 
-        A channels-last form is faster: it computes neighbours and weights once per pixel, not once per element.
+        The channels-last form computes neighbours and weights once per pixel instead of once per element.
         """
         return not self.is_channels_last and _changes_space(len(self.taps), self._axes)
 
@@ -338,10 +338,10 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return Requantizer(unit.multiplier, unit.shift + _BITS - _DROPPED[sig.input(0).dtype], unit.zero_point)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself, which interpolates quantized tensors in fixed point; None if it cannot.
+        """Return this operator with its inputs for quantized tensors, which it interpolates in fixed point.
 
-        The result is rounded once. The output scale must not be so much finer than the input scale that the shift gets
-        too small.
+        Each result is rounded once. Return None if a tensor is not quantized, or if the output's scale is so much finer
+        than the input's that the requantization shift would be 32 or less.
         """
         fits = is_quantized(sig.input(0)) and is_quantized(sig.output)
         return (self, inputs) if fits and self._requantizer(sig).shift > 32 else None
@@ -349,15 +349,16 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Return the resize that computes the output transposed by `perm`, and the permutation of x.
 
-        The result always exists: the entries of the axes move with the transposition.
+        The result always exists: the taps are permuted like the axes.
         """
         turned = self.is_channels_last or perm == to_channels_last(len(perm))
         return ResizeLinear(tuple(self.taps[a] for a in perm), turned), (perm,)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form for one quantized image, if its height changes by an integer factor; else None.
+        """Return how to resize one image row by row (for line-buffer fusion); None if impossible.
 
-        The fixed-point weights add up to exactly one, so the repeated rows at the ends keep their values.
+        If the height changes, the image must be quantized, and the factor an integer. Rows beyond the ends repeat the
+        first or last row; since fixed-point weights add up to exactly one, these rows keep their values.
         """
         if len(self.taps) < 3 or sig.output.shape[0] != 1 or sig.input(0).shape[0] != 1:
             return None
@@ -370,7 +371,7 @@ class ResizeLinear(Quantizable, Interpolating, Permutable, Rowwise, Operator):
         return RowForm(replace(self, taps=(None, taps, *self.taps[2:])), (window,), rows=len(taps.low))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to loops over the interpolated axes and, merged into one axis each, those before, between and after."""
+        """Lower to nested loops over the interpolated axes, and over the merged axes before, between and after them."""
         x, y, axes = node.input(0).type, node.output.type, self._axes
         walk = self._walk(x.shape, y.shape)
         pair = len(axes) == 2
@@ -659,22 +660,26 @@ class ResizedAxis:
     roi: tuple[float, float] = (0.0, 1.0)
 
     def half_pixel(self) -> Array:
-        """Return the positions (i + ½) / scale − ½ in float32."""
+        """Return the input position (i + ½) / scale − ½ of each output i in float32 (mode half_pixel)."""
         half = np.float32(0.5)
         return (np.arange(self.out, dtype=np.float32) + half) / np.float32(self.scale) - half
 
     def tf_half_pixel_for_nn(self) -> Array:
-        """Return the positions (i + ½) / scale in float32: a mode that only opset 11 has."""
+        """Return the input position (i + ½) / scale of each output i in float32 (mode tf_half_pixel_for_nn)."""
         return (np.arange(self.out, dtype=np.float32) + np.float32(0.5)) / np.float32(self.scale)
 
     def pytorch_half_pixel(self) -> Array:
-        """Return half-pixel positions; a single output reads the first element."""
+        """Return the input position of each output (mode pytorch_half_pixel).
+
+        It is (i + ½) / scale − ½ for output i, or 0 for a single output.
+        """
         return self.half_pixel() if self.out > 1 else np.zeros(1, np.float32)
 
     def align_corners(self) -> Array:
-        """Return positions that map the first output to the first input, and the last to the last.
+        """Return the input position of each output (mode align_corners): first and last elements coincide.
 
-        The output length may be fractional because of the scale.
+        Output i reads position i · (input length − 1) / (output length − 1), where the output length is scale · input
+        length, which may be fractional.
         """
         length = self.size * self.scale
         steps = (self.out if abs(length - self.out) < 1e-3 else length) - 1
@@ -682,18 +687,25 @@ class ResizedAxis:
         return at / np.float32(steps) if self.out > 1 else at
 
     def asymmetric(self) -> Array:
-        """Return the positions i / scale in float32."""
+        """Return the input position i / scale of each output i in float32 (mode asymmetric)."""
         return np.arange(self.out, dtype=np.float32) / np.float32(self.scale)
 
     def half_pixel_symmetric(self) -> Array:
-        """Return half-pixel input positions, symmetric around the middle even if the output size was rounded."""
+        """Return the input position of each output (mode half_pixel_symmetric).
+
+        Positions are (i + ½) / scale − ½, moved so that they are symmetric around the middle of the input even if the
+        number of outputs was rounded.
+        """
         scale, one = np.float32(self.scale), np.float32(1)
         adjustment = np.float32(self.out) / (scale * np.float32(self.size))
         offset = np.float32(self.size) / np.float32(2) * (one - adjustment)
         return (float(offset) + (np.arange(self.out) + 0.5) / float(scale) - 0.5).astype(np.float32)
 
     def tf_crop_and_resize(self) -> Array:
-        """Return positions from the start to the end of the region of interest; a single output reads its middle."""
+        """Return the input position of each output (mode tf_crop_and_resize): evenly spaced in the region of interest.
+
+        A single output reads the middle of the region.
+        """
         (start, end), span = map(np.float32, self.roi), np.float32(self.size - 1)
         if self.out == 1:
             return np.float32(0.5) * (start + end) * np.full(1, span)

@@ -86,14 +86,15 @@ def group_of(
 
 
 def two_rows_per_step(form: RowForm, output: TensorType) -> RowForm:
-    """Return a row form that computes twice as many rows per step.
+    """Return how to compute a layer row by row (for line-buffer fusion) with twice as many rows per step.
 
     Args:
-        form: How a layer is computed row by row.
+        form: How the layer is computed row by row.
         output: Type of the layer's output.
 
     Returns:
-        The new form; `form` itself if two steps cannot be joined.
+        The new description. It is `form` itself if the layer cannot compute more rows at once, or if the number of
+        output rows is no multiple of the larger step.
     """
     if not form.extends or output.shape[form.axis] % (2 * form.rows):
         return form
@@ -114,12 +115,12 @@ def ends_of(nodes: Sequence[Node], kept: Collection[Value]) -> tuple[list[Value]
 
 
 class RowGroups:
-    """Finder of groups of consecutive nodes that can be computed row by row (line-buffer fusion).
+    """Finder of groups of consecutive nodes that can be computed together row by row (line-buffer fusion).
 
     The inputs of a group are the values that its nodes read from other nodes. Its outputs are the values that other
     nodes read, or that are in `kept`. All readers of a tensor must pad it with the same values. A tensor that is read
     as a whole must be computed before the group. With `is_narrow`, rows have no padding columns in memory. Outputs
-    named in `pairs` are computed two rows at a time if their number of rows allows it.
+    whose names are in `pairs` are computed two rows per step if their number of rows allows that.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class RowGroups:
         )
 
     def group(self, first: int, end: int) -> Streamed | None:
-        """Return the row-by-row group of the nodes number `first` to before `end`; None if they cannot form one."""
+        """Return the operator that computes the nodes number `first` to before `end` row by row; None if impossible."""
         forms, units = self.forms[first:end], self._units_of(first, end)
         if units is None or any(f is None or (f.finish and f is not forms[-1]) for f in forms):
             return None

@@ -129,7 +129,7 @@ class ScatterElements(Operator):
     reduction: str = "none"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of the data."""
+        """Return the output's type: that of x, the tensor that is updated."""
         x, index, updates = _types(inputs)
         fits = x.rank == index.rank and all(
             n <= size or axis == self.axis for axis, (n, size) in enumerate(zip(index.shape, x.shape, strict=True))
@@ -182,7 +182,7 @@ class ScatterND(Simplifiable, Operator):
     reduction: str = "none"
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of the data."""
+        """Return the output's type: that of x, the tensor that is updated."""
         x, index, updates = _types(inputs)
         depths = x.shape[: index.shape[-1]] if index.rank else ()
         fits = 0 < len(depths) == index.shape[-1] and updates.shape == index.shape[:-1] + x.shape[len(depths) :]
@@ -193,7 +193,7 @@ class ScatterND(Simplifiable, Operator):
         return (TensorType(x.shape, x.dtype),)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the output in numpy: combine one contiguous run of updates after the other with x."""
+        """Compute the output in numpy: combine contiguous elements of x with one update after the other."""
         x, index, updates = arrays
         y = x.copy()
         depths = x.shape[: index.shape[-1]]
@@ -213,7 +213,7 @@ class ScatterND(Simplifiable, Operator):
         return _with_part(graph, node, x, part, list(enumerate(box)))
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel that combines one run for each index."""
+        """Lower to a kernel that combines, for each index, contiguous elements of x with those of the update."""
         x, index = node.input(0).type, node.input(1).type
         depths = x.shape[: index.shape[-1]]
         run = math.prod(x.shape[len(depths) :])
@@ -278,7 +278,7 @@ class TensorScatter(Operator):
     circular: bool = False
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: that of the data."""
+        """Return the output's type: that of x, the tensor that is updated."""
         x, first, updates = _types(inputs)
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, updates)]
         fits = x.rank == updates.rank and rests[0] == rests[1] and updates.shape[self.axis] <= x.shape[self.axis]
@@ -299,7 +299,7 @@ class TensorScatter(Operator):
         return (y,)
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a kernel that copies contiguous runs of the axes behind `axis`."""
+        """Lower to a kernel that copies contiguous elements, those of all axes behind `axis`, at once."""
         x, updates = node.input(0).type, node.input(2).type
         params = TensorScatterParams(
             x_size=x.count,

@@ -45,9 +45,9 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return "log_softmax" if self.log else "softmax"
 
     def by_rows(self, sig: Signature) -> RowForm | None:
-        """Return the row-by-row form; None if impossible.
+        """Return how to compute the softmax row by row (for line-buffer fusion); None if impossible.
 
-        The axis of the softmax must be behind that of rows, and there must be no mask.
+        The softmax must not be taken across rows, and there must be no mask.
         """
         axis = row_axis(sig.output.shape)
         return None if axis is None or self.axis <= axis or len(sig.inputs) > 1 else each_row(self, sig, [True])
@@ -72,7 +72,10 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         return (centered - np.log(total) if self.log else e / total,)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the softmax of quantized tensors, which looks exponentials up in tables; None if too imprecise."""
+        """Return the softmax of quantized tensors, with its inputs; None if it is too imprecise.
+
+        It looks exponentials up in tables.
+        """
         return (self, inputs) if self._fixed(sig) is not None else None
 
     def _fixed(self, sig: Signature) -> FixedSoftmax | FixedLogSoftmax | None:
@@ -85,7 +88,8 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Return a constant of ones for quantized rows of one element (attention to a single position); else None.
 
-        Rows of reals may be NaN. An output of the model is always computed, since a library may round it differently.
+        Real rows are computed, since their elements may be NaN. So are outputs of the model, since a library such as
+        CMSIS-NN may round 1 differently.
         """
         sig, y = node.sig, node.output
         if (

@@ -41,12 +41,12 @@ from mcugen.numerics.window import pad
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a group that is computed row by row (line-buffer fusion).
+    """One layer of a group of layers that are computed row by row together (line-buffer fusion).
 
     Attributes:
         body: Graph that computes the next `rows` output rows from the windows in `reads`.
-        reads: Index of each tensor that is read row by row, with its window. The group's sources come first, then the
-            outputs of the layers.
+        reads: Index of each tensor that is read row by row, with its window. The inputs of the group have the first
+            indices, the outputs of the layers the next ones.
         adds: Whether the body adds rows to sums: its last input are the sums so far, its output the new ones.
         rows: Number of output rows per step.
         wholes: Indices, among the group's inputs that are read as a whole tensor instead of row by row, of those that
@@ -62,11 +62,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Rows:
-    """The division of a tensor into rows, for row-by-row computation.
+    """The division of a tensor into rows, for row-by-row computation of several layers (line-buffer fusion).
 
     Attributes:
         height: Number of rows.
-        axis: Axis that counts them.
+        axis: Axis that counts the rows.
         row: Type of one row.
         sides: Number of padding columns before and after each row in memory.
     """
@@ -103,7 +103,11 @@ class Rows:
         return self.in_memory.count * self.row.dtype.nbytes
 
     def margin(self, sides: tuple[int, int] = (0, 0)) -> int:
-        """Return the offset in bytes at which a reader that expects fewer padding columns (`sides`) begins a row."""
+        """Return the bytes of padding columns that a reader must skip at the start of each row in memory.
+
+        Args:
+            sides: Number of padding columns before and after a row that the reader expects.
+        """
         return (self.sides[0] - sides[0]) * self.column if any(self.sides) else 0
 
     @property
@@ -113,7 +117,10 @@ class Rows:
 
     @property
     def column(self) -> int:
-        """Return the bytes of one row at one index of the axis behind `axis`, for example the bytes of one pixel."""
+        """Return the bytes of one column of one row, for example the bytes of one pixel.
+
+        The axis behind `axis` counts the columns.
+        """
         return self.nbytes // self.row.shape[self.axis + 1]
 
     def padded(self, row: Array, fill: float) -> Array:
@@ -140,9 +147,10 @@ def band_type(whole: TensorType, axis: int, rows: int, sides: tuple[int, int] = 
 
 
 class Event(NamedTuple):
-    """One step of the schedule of a row-by-row group (Streamed): the next rows of one tensor are computed or filled.
+    """One entry of the schedule of layers that are computed together row by row (line-buffer fusion).
 
-    Rows are filled behind the tensor's end, as padding.
+    At each event, the next rows of one tensor are computed; after the tensor's last row, padding rows are filled
+    instead.
 
     Attributes:
         tensor: Index of the tensor.
@@ -157,10 +165,10 @@ class Event(NamedTuple):
 
 
 class RowDependencies(NamedTuple):
-    """The facts about a `Layer` that determine when its rows can be computed.
+    """The facts about a layer that determine when its rows can be computed, in layers that are computed row by row.
 
     Attributes:
-        reads: Index of each tensor that is read row by row, with its window.
+        reads: Index of each tensor that the layer reads row by row, with the rows that a step needs.
         rows: Number of output rows per step.
     """
 
@@ -169,7 +177,7 @@ class RowDependencies(NamedTuple):
 
 
 class Schedule:
-    """The order in which the rows of a group's tensors are computed, each as late as possible.
+    """The order in which layers that are fused by line buffers compute their rows, each row as late as possible.
 
     Tensors are numbered: the first `sources` ones are inputs, the others are outputs of `layers`. All `results`
     (indices of the output tensors) advance at the same relative speed. `heights` are the numbers of rows of the
@@ -197,19 +205,26 @@ class Schedule:
         self._progress: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     def reads(self, tensor: int) -> tuple[tuple[int, RowWindow], ...]:
-        """Return the tensors that a tensor's layer reads, each with its window."""
+        """Return the tensors that the layer of output `tensor` reads row by row.
+
+        Returns:
+            For each tensor that is read, its index and the window of rows that a step reads.
+        """
         return self._reads[tensor]
 
     def repeats(self, tensor: int) -> bool:
-        """Return whether rows outside a tensor repeat its first or last row, instead of holding a fill value."""
+        """Return whether readers see a tensor's first or last row, not a fill value, beyond the tensor's ends."""
         return tensor in self._repeated
 
     def step(self, tensor: int) -> int:
-        """Return the number of rows of a tensor that one step of its layer computes."""
+        """Return the number of rows of a tensor that its layer computes at once; 1 for inputs."""
         return self._steps[tensor]
 
     def starts(self, event: Event) -> list[int]:
-        """Return, for each read of an event's layer, the row of the line buffer at which the layer's window begins."""
+        """Return, for each tensor that an event's layer reads, the first row in the line buffer that the layer uses.
+
+        A line buffer holds the newest rows of a tensor.
+        """
         return [self.windows[t] - lag for (t, _), lag in zip(self.reads(event.tensor), event.lags, strict=True)]
 
     def progress(self, result: int, source: int) -> list[tuple[int, int]]:
@@ -242,7 +257,10 @@ class Schedule:
 
     @cached_property
     def read_before_made(self) -> frozenset[int]:
-        """Return the indices of the tensors whose padding above the first row is read before that row is computed."""
+        """Return the tensors whose padding above the first row is read before that row is computed, by index.
+
+        The line buffers of these tensors must hold the padding value from the start.
+        """
         begun: set[int] = set()
         early_reads: set[int] = set()
         for event in self.events:
@@ -253,12 +271,18 @@ class Schedule:
 
     @cached_property
     def cases(self) -> list[Event]:
-        """Return the distinct events of the schedule, in order of first appearance; each becomes a case in C."""
+        """Return the distinct events of the schedule (rows computed or filled), in order of first appearance.
+
+        Each of them becomes a case of the `switch` statement in C that executes the schedule.
+        """
         return list(dict.fromkeys(self.events))
 
     @cached_property
     def most_cases(self) -> int:
-        """Return, over all tensors, the largest number of distinct events (cases) that compute rows of one tensor."""
+        """Return the largest number of C cases that any one layer needs for its different windows (see `cases`).
+
+        A layer needs one case for each distance between its windows and the newest rows of its inputs.
+        """
         return max(Counter(case.tensor for case in self.cases if case.is_row).values())
 
     def _make(self, tensor: int) -> None:
@@ -324,23 +348,23 @@ class Streamed(Operator):
 
     @property
     def bodies(self) -> tuple[Graph, ...]:
-        """Return the body of each layer: the graph that computes its next rows."""
+        """Return, for each layer of the group, the graph that computes the layer's next rows."""
         return tuple(layer.body for layer in self.layers)
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """Return, for each layer's body, how many times it runs in one inference."""
+        """Return, for each layer of the group, how many times its graph runs in one inference."""
         rows = zip(self.tensors[self.sources :], self.layers, strict=True)
         return tuple(tensor.height // layer.rows for tensor, layer in rows)
 
     @property
     def adds(self) -> bool:
-        """Return whether the last layer adds up rows to sums instead of returning rows (Layer.adds)."""
+        """Return whether the last layer adds rows up to sums by channel, for a mean, instead of returning rows."""
         return self.layers[-1].adds
 
     @cached_property
     def schedule(self) -> Schedule:
-        """Return the order in which the rows of all tensors are read and computed."""
+        """Return the order in which the layers of the group read and compute rows."""
         paces = tuple(RowDependencies(layer.reads, layer.rows) for layer in self.layers)
         return _schedule(tuple(t.height for t in self.tensors), paces, self.sources, self.results)
 
@@ -353,7 +377,7 @@ class Streamed(Operator):
         return self.outputs
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates of all rows."""
+        """Return the multiply-accumulates of all layers of the group for all rows."""
         return sum(
             times * node.op.macs(node.sig)
             for times, body in zip(self.repeats, self.bodies, strict=True)
@@ -367,7 +391,7 @@ class Streamed(Operator):
     # -------------------------------------------------------------------------------------------- reference
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the outputs by following the schedule, with the same row buffers as the generated code."""
+        """Compute the outputs row by row in the order of the schedule, with line buffers as in the generated code."""
         windows = [
             np.full(band_type(t.in_memory, t.axis, n).shape, self.fill(i), t.row.dtype.numpy)
             for i, (t, n) in enumerate(zip(self.tensors, self.schedule.windows, strict=True))
@@ -415,12 +439,12 @@ class Streamed(Operator):
     # --------------------------------------------------------------------------------------------- lowering
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to a loop over the events of the schedule."""
+        """Lower to a loop over the schedule: in each turn, the next rows of one tensor are computed or filled."""
         with builder.one_layer():
             _Lowering(self, node, builder).emit()
 
     def lead(self, result: int, source: int) -> int | None:
-        """Return by how many bytes an output must precede an input that it overlaps in memory, at least.
+        """Return how many bytes an output must at least begin before an input with which it shares memory.
 
         Rows of the output then overwrite only rows of the input that are no longer needed.
 

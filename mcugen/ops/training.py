@@ -23,7 +23,10 @@ _RATE, _COUNT, _TENSORS = 0, 1, 2
 
 
 class Formula:
-    """A builder of the arithmetic of an optimizer node from ONNX operators; numbers get the tensors' type."""
+    """A builder of an optimizer's arithmetic: its methods add ONNX operators to the graph and return their results.
+
+    Numbers become constants of the element type of the trained tensors.
+    """
 
     def __init__(self, node: OnnxNode) -> None:
         self._node = node
@@ -34,13 +37,13 @@ class Formula:
         return self._node.call(op_type, *(self._operand(v) for v in operands))
 
     def sum(self, *terms: Operand | float) -> Value:
-        """Return the sum of two or more terms, each a tensor or a number."""
+        """Add the nodes that compute the sum of two or more terms, each a tensor or a number, and return the sum."""
         first, second, *further_terms = terms
         total = self("Add", first, second)
         return self.sum(total, *further_terms) if further_terms else total
 
     def scaled(self, factor: float, x: Value) -> Value:
-        """Return x · factor."""
+        """Add the nodes that compute x · factor, and return the result; return x itself if the factor is 1."""
         return x if factor == 1 else self("Mul", x, factor)
 
     @property

@@ -100,9 +100,9 @@ def by_output_channels(op: Operator, sig: Signature, inputs: Sequence[Value | No
 
 
 def have_channels_alone(sig: Signature, inputs: Sequence[Value | None]) -> bool:
-    """Return whether the layer, cut down to some of its output channels, computes equal values for them.
+    """Return whether a layer with only some of the output channels computes these channels exactly.
 
-    This is so if all weights and biases are constant.
+    Output-channel tiling then divides the layer. The result is True if all weights and biases are constant.
     """
     is_constant = all(value is None or value.data is not None for value in inputs[1:])
     return is_constant and rounds_by_channel(sig, inputs)

@@ -113,7 +113,7 @@ class ChannelCut(Elementwise):
         return DType.INT32
 
     def expression(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression:
-        """Return the class's formula for the arguments x, multiplier, above and below.
+        """Return min(max((x · multiplier + 2³² · above + below) >> shift, low), high) as an expression.
 
         The 64-bit sum x · multiplier + below is reduced to its upper word, to which `above` is added. The result is
         shifted right by `shift` − 32 bits and clamped.
@@ -154,14 +154,15 @@ _ROUNDS = 64
 
 
 def exact_steps(function: Callable[[Array], Array], shape: tuple[int, ...], low: int, high: int) -> Steps | None:
-    """Express non-decreasing functions of int32 as one multiplication and shift each.
+    """Express non-decreasing functions of int32 as one multiplication and shift each, with constants for each function.
 
-    The result is exact: each result value begins at the same x as in the function. Return None if no multipliers
-    are exact.
+    The result is exact: each result value begins at the same x as in the function. Return None if no multipliers are
+    exact.
 
     Args:
-        function: Maps an array of shape (high − low, *shape), in which equal positions of `shape` are one function.
-        shape: Shape of the set of functions.
+        function: Evaluates all functions at once on an array of shape (high − low, *shape): the element at [i, j…] is
+            an argument of the function at index [j…].
+        shape: Shape of an array with one element for each function.
         low: Least result.
         high: Greatest result.
     """

@@ -377,9 +377,10 @@ def recognize_mask(graph: Graph, node: Node) -> RewriteOutcome:
 def assume_mask(graph: Graph, node: Node) -> RewriteOutcome:
     """Softmax(x + m) → Softmax(x + m', visible): elements of a constant mask m that are −10⁴ or less hide.
 
-    Unlike `recognize_mask`, it needs no bounds of x. It serves decisions about a float network before quantization,
-    when bounds are not known yet. `recognize_mask` later proves the rewrite for the quantized network, or leaves the
-    addition as it is.
+    A hidden element gets probability 0; the boolean constant `visible` marks the other elements, and m' has 0 in place
+    of the hiding numbers. Unlike `recognize_mask`, this rewrite needs no bounds of x. It is applied where decisions
+    about a float network are made before quantization, when bounds are not known yet. `recognize_mask` later proves the
+    rewrite for the quantized network, or leaves the addition as it is.
     """
     return _hide(graph, node, _assumed)
 

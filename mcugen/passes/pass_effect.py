@@ -58,7 +58,7 @@ class Effect:
 
 
 def observed(pass_: object, because: str, graph: Graph, before: str, log: Log) -> Effect:
-    """Return the Effect of a pass that has just run on a graph.
+    """Return the Effect (a record for reports) of a pass that has just run on a graph.
 
     Args:
         pass_: The pass.

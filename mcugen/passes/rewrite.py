@@ -70,14 +70,17 @@ class Log:
     _refused: dict[tuple[str, Node], str] = field(default_factory=dict)
 
     def note(self, pattern: Pattern, node: Node, outcome: RewriteOutcome) -> None:
-        """Record the outcome of a pattern at a node."""
+        """Record the outcome of a rewrite pattern at a node: rewritten, no match, or why the node almost matched."""
         self.rewrites += outcome is True
         self._refused.pop((pattern.name, node), None)
         if isinstance(outcome, str):
             self._refused[pattern.name, node] = outcome
 
     def refusals(self, graph: Graph) -> list[NearMiss]:
-        """Return the near misses that remain at the end of the pass, in the order of nodes."""
+        """Return the near misses of a pass: nodes that a pattern left as they are, though they almost matched.
+
+        Only the last outcome of a pattern at a node counts. The order is that of nodes in the graph.
+        """
         place = {node: number for number, node in enumerate(graph.nodes)}
         held = [(place[node], name, node, why) for (name, node), why in self._refused.items() if node in place]
         held.sort(key=lambda row: row[:2])
@@ -156,10 +159,11 @@ class Pattern(Rewriting):
 
 
 def pattern(*roots: type) -> Callable[[Law], Pattern]:
-    """Return a decorator that registers a function as a rewrite pattern.
+    """Return a decorator that turns a function into a rewrite pattern, which is also a pass of its own.
 
-    The first line of the function's docstring is the equation `before → after`. The function is called for nodes
-    whose operator is in `roots`, or for all nodes without `roots`. See Pattern.
+    The function gets the graph and a node. It rewrites the node and returns True, or returns False, or the reason why
+    the node almost matched. The first line of its docstring is the equation `before → after`. It is called for nodes
+    whose operator is of a class in `roots`, or for all nodes without `roots`.
     """
     return lambda law: Pattern(law, roots or (Operator,))
 

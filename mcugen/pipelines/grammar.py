@@ -36,10 +36,10 @@ MAX_FRAME_SAMPLES = 1 << 13
 
 @dataclass(frozen=True)
 class Keyword:
-    """A keyword of the pipeline's text.
+    """A keyword in the text of an input pipeline, and how to read its value.
 
     Attributes:
-        field: Name of the attribute of the stages that the keyword sets.
+        field: Name of the attribute of ImageStages or StreamStages that the keyword sets.
         read: Parses the keyword's value.
         example: Example of a value for messages; "" if the keyword has no value.
     """
@@ -101,10 +101,10 @@ def _file_text(name: str) -> str:
 
 
 def parse_pipeline(text: str) -> Stages:
-    """Parse the text of a pipeline.
+    """Parse the text of an input pipeline.
 
     Raises:
-        UsageError: The text is wrong; the message names the key.
+        UsageError: The text is wrong; the message names the keyword.
     """
     parts = _parts(text)
     source = parts[0].partition("=")[0].strip() if parts else ""

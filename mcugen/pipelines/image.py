@@ -115,8 +115,8 @@ class ImageStages:
         method: Resizing method: "bilinear" or "nearest".
         colors: Color order of the input; "" for that of the pixel format.
         scale: Factor of colors.
-        mean: One number, or one for each channel.
-        std: One number, or one for each channel.
+        mean: Number that is subtracted from scaled colors: one for all channels, or one for each channel.
+        std: Number by which the differences are divided: one for all channels, or one for each channel.
         layout: Order of the input's axes: "chw" or "hwc"; "" takes the one that fits its shape.
     """
 

@@ -261,7 +261,8 @@ class Filters:
     def offsets(self) -> Array:
         """Return log2(largest weight / 65535) of each band, int64 [bands] in units of 2^-SPECTRUM_LOG_BITS.
 
-        Added to the logarithms of `sums`, they undo the scaling of the integer weights.
+        Integer weights are scaled so that the largest weight of each band is 65535. Adding the offsets to the base-2
+        logarithms of the bands' sums undoes this scaling.
         """
         largest = np.where(self._largest > 0, self._largest, 1.0)
         return _fixed(np.log2(largest / 65535) * (1 << SPECTRUM_LOG_BITS))

@@ -22,15 +22,18 @@ _WIDEST = 1 << 12
 class SampleMoments:
     """Sums, extremes and central moments of int16 samples.
 
+    Scaled deviations are the differences between 16 times the samples and 16 times their mean, divided by a power of
+    two where the sums of their powers would overflow.
+
     Attributes:
         count: Number of samples.
         total: Sum of the samples.
-        squares: Sum of their squares.
+        squares: Sum of the squares of the samples.
         low: Smallest sample.
         high: Largest sample.
-        second: Sum of squared deviations from the mean, which are scaled down to avoid overflow.
-        third: Sum of third powers of the scaled deviations.
-        fourth: Sum of fourth powers of the scaled deviations.
+        second: Sum of the squares of the scaled deviations.
+        third: Sum of the third powers of the scaled deviations.
+        fourth: Sum of the fourth powers of the scaled deviations.
     """
 
     count: int
@@ -68,7 +71,7 @@ class SampleMoments:
 
     @property
     def variance(self) -> int:
-        """Return the variance of the scaled deviations, in units of 1/16."""
+        """Return 16 times the mean square of the scaled deviations (`second` / `count`), rounded down to an integer."""
         return (self.second << 4) // self.count
 
 

@@ -53,8 +53,8 @@ class StreamStages:
         stack: Number of frames in a window of frames and, optionally, number of frames from window to window.
         features_first: Whether the input is [features, frames] instead of [frames, features].
         scale: Factor of features.
-        mean: One number, or one for each feature.
-        std: One number, or one for each feature.
+        mean: Number that is subtracted from scaled features: one for all features, or one for each.
+        std: Number by which the differences are divided: one for all features, or one for each.
     """
 
     source: tuple[int, ...]
@@ -138,24 +138,24 @@ class StreamStages:
 
     @property
     def features(self) -> int:
-        """Return the number of features of a frame."""
+        """Return the number of features, such as band powers and statistics, of one frame, over all axes."""
         return self.axes * (len(self.stats) + self._spectral)
 
     @property
     def frames(self) -> int:
-        """Return the number of frames in a window."""
+        """Return the number of frames (groups of successive samples) whose features form one input of the model."""
         return self.stack[0]
 
     @property
     def window_step(self) -> int:
-        """Return the number of frames from the start of a window of frames to the start of the next window."""
+        """Return the number of frames between the starts of two successive inputs of the model (windows of frames)."""
         return self.stack[1] if len(self.stack) > 1 else self.frames
 
     def require(self, shape: Sequence[int]) -> None:
-        """Check that a window of frames has as many elements as an input of this shape.
+        """Check that the pipeline computes as many elements as an input of this shape has.
 
         Raises:
-            UsageError: It does not, or some band contains no bin of the spectrum.
+            UsageError: The numbers differ, or some frequency band contains no bin of the spectrum.
         """
         if math.prod(shape) != self.frames * self.features:
             fault = f"{self.frames} frames of {self.features} features for an input of {tuple(shape)}"
@@ -178,24 +178,29 @@ class StreamStages:
 
     @property
     def min_log(self) -> int:
-        """Return the smallest base-2 logarithm of a feature, that of `floor`, in units of 2^-SPECTRUM_LOG_BITS."""
+        """Return the smallest base-2 logarithm that a spectral feature can have, in units of 2^-SPECTRUM_LOG_BITS.
+
+        It is the logarithm of the attribute `floor`.
+        """
         return round(math.log2(self.floor) * (1 << SPECTRUM_LOG_BITS))
 
     @property
     def log_offset(self) -> int:
-        """Return the term that is added to a spectrum's base-2 logarithm, so that it refers to samples from -1 to 1.
+        """Return the term that turns base-2 logarithms of the integer spectrum into those of the real spectrum.
 
-        The spectrum is that of `spectrum.power_spectra`, or its square root. The term is an integer number of factors
-        of 2.
+        The integer spectrum (that of `power_spectra`, or its square root) is the spectrum of samples from −1 to 1,
+        times a power of two. The offset is the negative exponent of that power. The additional left shift of each frame
+        is undone separately (`log_per_shift`).
         """
         bits = self.complex_points.bit_length() - 1
         return bits - 29 if self.spectrum == "magnitude" else 2 * bits - 58
 
     @property
     def log_per_shift(self) -> int:
-        """Return the change of a spectrum's base-2 logarithm for each bit that its frame was shifted left.
+        """Return by how much the base-2 logarithm of the spectrum increases for each bit that a frame is shifted left.
 
-        It is 2 for a power spectrum, and 1 for a magnitude spectrum.
+        Quiet frames are shifted left before the transform, to use all bits. The result is 2 for a power spectrum, and 1
+        for a magnitude spectrum.
         """
         return 1 if self.spectrum == "magnitude" else 2
 
@@ -215,7 +220,9 @@ class StreamStages:
         return zeros.astype(np.int64), (units / np.broadcast_to(self.std, units.shape)).astype(np.float32)
 
     def reals(self, place: str, raw: Array, shape: Sequence[int]) -> Array:
-        """Return the features of the last window of frames as the model's float32 input.
+        """Return the last complete window of frames of a recording as the model's float32 input.
+
+        A window is the group of successive frames whose features form one input.
 
         Args:
             place: Name of the sample for messages.
@@ -223,7 +230,7 @@ class StreamStages:
             shape: Shape of the input.
 
         Raises:
-            UsageError: There are too few samples for a window.
+            UsageError: There are too few samples for one input.
         """
         zeros, scales = self.scales()
         last_window = self.window_of(self.features_of(self.samples(place, raw)))
@@ -238,7 +245,7 @@ class StreamStages:
             raw: The samples, int16 [n] or [n, axes].
 
         Raises:
-            UsageError: They have another type or shape, or are too few for a window of frames.
+            UsageError: The samples have another type or shape, or are too few for one input of the model.
         """
         flat = raw.reshape(-1, self.axes) if raw.ndim == 1 and raw.size % self.axes == 0 else raw
         min_samples = self.frame_length + (self.frames - 1) * self.frame_step
@@ -252,7 +259,7 @@ class StreamStages:
         return np.ascontiguousarray(self.samples("", raw))
 
     def min_raw_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape, [samples, axes], of the fewest raw samples that give one window of frames.
+        """Return the shape, [samples, axes], of the fewest raw samples from which the model's input can be computed.
 
         `shape`, the shape of the model's input, has no influence.
         """
@@ -286,7 +293,9 @@ class StreamStages:
         return apply_dct(logs, dct_matrix(logs.shape[-1], self.dct)) if self.dct else logs
 
     def window_of(self, features: Array) -> Array:
-        """Return the last complete window of frames, [frames of a window, features].
+        """Return the last complete window: the features of successive frames that form one input of the model.
+
+        Windows begin at multiples of `window_step` frames. The result is [frames of a window, features].
 
         Args:
             features: The features of all frames, [frames, features].

@@ -72,7 +72,7 @@ class Slope(Elementwise):
 
         Args:
             elements: Elements of f's inputs, by input index.
-            scalar: Makes a kernel parameter of a number.
+            scalar: Adds a number as a parameter of the kernel, and returns the C variable that holds it.
 
         Raises:
             NoDerivative: f has no derivative in this input.

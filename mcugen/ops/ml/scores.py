@@ -48,7 +48,12 @@ def ml_operator(
 
 
 def rows(node: OnnxNode, keep_double: bool = False) -> Value:
-    """Return input 0 as a matrix [N, F] of float32 (float64 if `keep_double` and given); a vector becomes one row."""
+    """Return input 0 of a node as a float32 matrix [N, F]; a vector becomes one row.
+
+    Args:
+        node: Node that is imported.
+        keep_double: Whether a float64 input stays float64.
+    """
     x = node.input(0)
     node.require(x.type.rank in (1, 2), "the input must have one or two dimensions", f"{x.type.shape}", "reshape it")
     if x.type.rank == 1:
@@ -153,7 +158,9 @@ class Classes:
         return len(self.labels)
 
     def emit(self, node: OnnxNode, op: Operator, *inputs: Value, suffix: str = "") -> Value:
-        """Add a node that computes labels and return its output; the origin of the new node names the classes.
+        """Add a node that computes labels, and return its output.
+
+        The texts of the node's origin include a line with the names of the classes, for comments in the C code.
 
         Args:
             node: Node that is imported.
@@ -213,7 +220,7 @@ class Classes:
 
 
 def describe_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return a line that explains class numbers; an empty tuple if classes have no names."""
+    """Return a line such as "classes 0 = cat, 1 = dog", in a tuple of one; an empty tuple if classes have no names."""
     return (f"classes {', '.join(f'{i} = {name}' for i, name in enumerate(names))}",) if names else ()
 
 
@@ -244,9 +251,10 @@ def pair(node: OnnxNode, score: Value, factors: tuple[float, float], terms: tupl
 
 
 def two_class_scores(node: OnnxNode, score: Value, post: str, is_probability: bool) -> Value:
-    """Return the scores of both classes from the score of the second class, as ONNX Runtime does.
+    """Return the scores of both classes from the score s of the second class, as ONNX Runtime does.
 
-    The result is [1 − s, s] if `is_probability`, else [−s, s]. Of the transforms, only the logistic function applies.
+    LOGISTIC gives the logistic function of [−s, s]. Otherwise the result is [1 − s, s] for probabilities, else [−s, s].
+    PROBIT is refused, and other transforms are ignored.
 
     Args:
         node: Node that is imported.
@@ -273,11 +281,13 @@ def post_transform_of(node: OnnxNode) -> str:
 
 
 def transformed(node: OnnxNode, scores: Value, post: str) -> Value:
-    """Return float32 scores after the post-transform; a single score (C = 1) changes only by PROBIT.
+    """Return the scores after the model's post-transform, such as a softmax.
+
+    A single score (C = 1) is changed by PROBIT only, and returned unchanged for all other transforms.
 
     Args:
         node: Node that is imported.
-        scores: Scores, [N, C].
+        scores: Scores, float32 [N, C].
         post: Name of the transform, one of POST_TRANSFORMS.
     """
     if post == "NONE" or (scores.type.shape[1] == 1 and post != "PROBIT"):

@@ -57,7 +57,7 @@ class Rbf(Operator):
     gamma: float = 1.0
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        """Return the output's type: [N, V]."""
+        """Return the output's type: [rows of x, number of support vectors]."""
         x, s = required(inputs)
         if x.shape[1] != s.shape[1]:
             raise ModelError("rbf: vectors must have equal lengths", f"{x.shape}, {s.shape}", "repair the model")
@@ -147,7 +147,10 @@ class PairwiseDecisions(Operator):
         return ((np.stack(columns, 1) + rho).astype(np.float32),)
 
     def macs(self, sig: Signature) -> int:
-        """Return the multiply-accumulates: each support vector counts for each other class."""
+        """Return the multiply-accumulates: rows · support vectors · (classes − 1).
+
+        A support vector has a term in each pair of classes that includes its own class.
+        """
         return sig.input(0).count * sig.input(1).shape[0]
 
     def lower(self, node: Node, builder: Builder) -> None:
