@@ -23,9 +23,9 @@ UNCHANGED_MODEL_NAME = "as it is"
 
 
 def without_deadlines(options: CompileOptions) -> CompileOptions:
-    """Return the options without deadlines, tuning, stack bounds and self-tests, all of which need a run.
+    """Return the options without deadlines, tuning, stack bounds and self-tests, all of which run the compiled program.
 
-    A model compiled with the result yields estimates quickly.
+    A model that is compiled with the returned options is only estimated, which is fast.
     """
     estimated = replace(options, tune=0, times={})
     return replace(
@@ -43,7 +43,8 @@ def compare_alternatives(
 ) -> tuple[Alternative, ...]:
     """Return the estimated RAM, flash and instructions of a compiled model and of each alternative to it.
 
-    An alternative that cannot be compiled has the reason in place of figures.
+    An alternative is the same model compiled with other options, such as another optimization goal. If an alternative
+    cannot be compiled, the result holds the reason in place of its figures.
 
     Args:
         compiled: The model with the options that the user set.
@@ -113,7 +114,8 @@ def compare_with_float_program(
 def compare_with_integer_io(compiled: CompiledModel, make: Callable[[CompileOptions], CompiledModel]) -> CompiledModel:
     """Return the model with a note of the RAM that --integer-io would save.
 
-    The model is returned unchanged unless its RAM is largest while float inputs or outputs are in use.
+    With this option, the caller passes and gets quantized values instead of floats. The model is returned unchanged
+    unless float inputs or outputs take much of the arena when its use is largest.
 
     Args:
         compiled: The compiled model.
@@ -147,6 +149,8 @@ def refusal_with_integer_io(
     error: DoesNotFitError, options: CompileOptions, make: Callable[[CompileOptions], CompiledModel]
 ) -> DoesNotFitError:
     """Return an error that a model does not fit the board, with advice to use --integer-io if the model fits with it.
+
+    With this option, the caller passes and gets quantized values instead of floats.
 
     Args:
         error: The error without that advice; it is returned if --integer-io does not help.

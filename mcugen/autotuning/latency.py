@@ -43,9 +43,9 @@ def require_deadline(deadline: Deadline, report: Report) -> None:
 
 @dataclass
 class DeadlineCheck:
-    """A check whether the fastest program of a model meets a deadline, for several models in turn.
+    """A check whether a call of a model's fastest program meets a deadline; one check serves several models in turn.
 
-    A program runs in the simulator only if the estimate leaves doubt.
+    A program runs in the simulator unless earlier runs show that it is clearly fast enough.
     """
 
     deadline: Deadline
@@ -60,7 +60,8 @@ class DeadlineCheck:
     def is_met_by(self, fastest: CompiledModel) -> bool:
         """Return whether the fastest program of a model meets the deadline.
 
-        The estimate decides where it is clearly below the deadline; otherwise the program runs in the simulator.
+        The answer is yes without a run if the estimated cycles are clearly below the deadline. The estimate uses the
+        cycles per instruction of the last run. Otherwise the program runs in the simulator.
 
         Raises:
             UsageError: If the time on this board cannot be measured.

@@ -131,8 +131,8 @@ class AccuracyDemand:
     def goal(self, outputs: Judged) -> Goal:
         """Return the goal that a quantized model must meet.
 
-        The goal is a largest loss of the metric if the float model itself has a value of it (as with labels), else a
-        smallest SQNR.
+        If the metric also rates the float model (as accuracy on labels does), the goal limits the loss of the metric
+        against the float model. Otherwise the goal is a smallest SQNR of the outputs.
 
         Args:
             outputs: The outputs of the float model, with labels if known.
@@ -221,9 +221,10 @@ class _Coded:
 
 @dataclass(frozen=True)
 class RaisingRound:
-    """One round of the precision search, in which single layers get a higher precision: the model and the precision.
+    """The data of one round of the precision search, in which single layers get a higher precision.
 
-    All questions of a round share this context, which is sent to worker processes once.
+    The data are the current model, a reference model in which all layers have the higher precision, and that precision.
+    All questions of a round share them, so that they are sent to worker processes once.
     """
 
     requested: Mapping[str, DType]
@@ -238,28 +239,29 @@ class RaisingRound:
     The keys are names of the layers' outputs.
     """
     best: Sequence[Mapping[str, Array]]
-    """The outputs, by name, of the reference model in which all layers are raised (`raised`), for each sample."""
+    """The outputs of the reference model, by name, for each sample."""
     codes: Mapping[str, QuantizedWeights]
     """Quantized weights that all models of the round share, by the name of the layer's output."""
     dtype: DType
     """The higher precision that layers get in this round."""
     code_bits: Mapping[str, float]
-    """Average bits per weight that a layer's compressed 8-bit weights may take, by the name of the layer's output."""
+    """Average bits per weight that compressed 8-bit weights of a layer may take, by the name of its output."""
 
 
 @dataclass(frozen=True)
 class LayerQuestion:
-    """A question about one layer, which a worker process can answer: its noise, or the cost of a higher precision.
+    """A question about one layer in the precision search, which a worker process can answer.
 
-    The noise is the error of the outputs if all layers but this one have the higher precision of the round.
+    It asks for the layer's noise, or for the cost of a higher precision of the layer. The noise is the error of the
+    model's outputs if only this layer keeps its precision and all others get the higher one.
     """
 
     round: RaisingRound
-    """The round of the search, with the models that answers refer to."""
+    """The round of the search: the models to compare with, and the higher precision."""
     layer: str
     """Name of the layer's output."""
     asks_cost: bool = False
-    """Whether the question is for the cost: the relative growth of RAM and time by the layer's higher precision."""
+    """True to ask for the cost: the relative growth of RAM and time if the layer gets the higher precision."""
 
 
 Answer = float | None
@@ -354,7 +356,7 @@ class PrecisionSearch:
         """Return a note for the user: how accurate the chosen model is, and on which samples.
 
         Args:
-            kind: The kind of the samples, a key of SAMPLE_KIND_PHRASES.
+            kind: The kind of the samples, "held out", "evaluation", "calibration" or "synthetic".
         """
         last = next(step for step in reversed(self.steps) if step.holds)
         count = len(self.samples.inputs)
@@ -366,7 +368,11 @@ class PrecisionSearch:
         return f"{text}; {doubt}" if doubt else text
 
     def excess_notes(self) -> list[str]:
-        """Return a note if the program's constants exceed the requested share of int8 weights; else no notes."""
+        """Return a note if the program's constants take more bytes than --max-weights allows; else [].
+
+        --max-weights limits the weights as the model stores them, as a share of their bytes in int8. Constants can take
+        more, because some kernels store weights with more bits.
+        """
         last = next(step for step in reversed(self.steps) if step.holds)
         if self.demand.max_weights is None or last.weights is None or self.options.optimize == "flash":
             return []
@@ -793,10 +799,12 @@ class PrecisionSearch:
             yield question.layer, answer
 
     def answer(self, question: LayerQuestion) -> Answer:
-        """Return the noise of a layer, or the growth of cost by its higher precision, as a question asks.
+        """Return what a question asks for: the noise of a layer, or the relative growth of RAM and time.
 
-        The question may come from another process, as it holds all that the answer needs. The answer is None if the
-        layer cannot get the higher precision, or the model then does not fit the board.
+        The noise is the mean squared error of the model's outputs if all layers but this one have the higher precision.
+        The growth is that of the model if only this layer gets the higher precision; it is None if the layer cannot get
+        it, or if the model then does not fit the board. The question may come from another process, because it holds
+        all that the answer needs.
 
         Args:
             question: The layer, the round of the search, and whether the cost is asked for.
@@ -820,9 +828,9 @@ class PrecisionSearch:
     # ------------------------------------------------------------------------------------ Building and judging
 
     def trial(self, dtypes: Mapping[str, DType]) -> _Trial:
-        """Return a compiled model with the given precisions, and with weights rounded anew for just these.
+        """Return the model compiled with the given precisions, whose weights are rounded for exactly these precisions.
 
-        Most models of the search reuse weights that were rounded for other precisions.
+        Most other models of the search reuse weights that were rounded for other precisions, which is faster.
 
         Args:
             dtypes: Precisions by the name of the layer's output; all other layers are int8.

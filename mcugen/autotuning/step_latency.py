@@ -32,7 +32,10 @@ MeasureSteps = Callable[[CompiledModel], tuple[int, ...]]
 
 
 class StepCostModel(SimulatedCostModel):
-    """A cost model that measures the cycles of a compiled model's longest step: what one call of NAME_step computes.
+    """A cost model that measures the cycles of a compiled model's longest step.
+
+    A step is what one call of the generated function NAME_step computes: a layer, or some rows of layers that are
+    computed row by row.
 
     Args:
         measure_steps: Runs a program in the simulator and returns the cycles of each step.
@@ -47,7 +50,8 @@ class StepCostModel(SimulatedCostModel):
     def measure(self, candidate: CompiledModel, level: AccuracyLevel) -> Metrics:
         """Compute the metrics of a model that is not in the cache, with the cycles of its longest step.
 
-        The steps run in the simulator at any level; the other metrics are estimated.
+        A step is what one call of the generated function NAME_step computes. The steps run in the simulator at any
+        level; the other metrics are estimated.
         """
         estimate = super().measure(candidate, AccuracyLevel.ESTIMATED)
         self.layer_steps = longest_steps(candidate, self._measure_steps(candidate))
@@ -59,7 +63,8 @@ def compile_in_short_steps(
 ) -> CompiledModel:
     """Compile the model so that no step takes more than `max_step_cycles`; layers that take longer run row by row.
 
-    The measured cycles of steps are in the header and the report of the result.
+    A step is what one call of the generated function NAME_step computes: a layer, or some rows of layers that are
+    computed row by row. The measured cycles of steps are in the header and the report of the result.
 
     Args:
         options: Options with `max_step_cycles`.
@@ -105,6 +110,9 @@ def compile_in_short_steps(
 def longest_steps(compiled: CompiledModel, cycles: tuple[int, ...]) -> list[int]:
     """Return the cycles of the longest step of each layer of the program; 0 for a layer without steps.
 
+    A step is what one call of the generated function NAME_step computes: a layer, or some rows of layers that are
+    computed row by row.
+
     Args:
         compiled: The compiled model.
         cycles: Measured cycles of each step of the program, in order.
@@ -117,6 +125,9 @@ def longest_steps(compiled: CompiledModel, cycles: tuple[int, ...]) -> list[int]
 
 def with_steps(compiled: CompiledModel, limit: int, layer_steps: list[int]) -> CompiledModel:
     """Return the compiled model with the measured cycles of its steps in the report and the C header.
+
+    A step is what one call of the generated function NAME_step computes: a layer, or some rows of layers that are
+    computed row by row.
 
     Args:
         compiled: The compiled model.

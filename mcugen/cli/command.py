@@ -36,12 +36,14 @@ Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command function: replace its parameters by options of the option table.
+    """Decorate a command function: replace its parameters by the command-line options that give their values.
 
-    A parameter whose type is a class of TARGETS stands for all options of the command that set fields of the class.
-    The function receives an instance, or for `Arguments[CLASS]` the values as given. A parameter whose type is another
-    dataclass stands for one parameter for each field. Any other parameter is the option of its name, except for
-    `typer.Context` and annotated arguments, which stay as they are.
+    All options are declared in the option table (mcugen.options.table). The type of a parameter decides what replaces
+    it. A settings class (CompileOptions, Quantizing, Judging, Teaching, Workers or OutputOptions) stands for all
+    options of the command that set fields of the class. The function receives an instance of the class or, for
+    `Arguments[CLASS]`, the values as given on the command line. Another dataclass stands for one parameter for each of
+    its fields. `typer.Context` and annotated arguments stay as they are. Any other parameter is the option with the
+    parameter's name.
     """
     name = command.__name__.removesuffix("_command").replace("_", "-")
     hints = signature(command, eval_str=True).parameters
@@ -230,8 +232,16 @@ def _without_panel(parameter: Any) -> Any:
 
 
 class CommandApp(typer.Typer):
-    """A Typer application whose commands are instances of Command."""
+    """A Typer application that registers functions as instances of Command.
+
+    Its commands therefore read options from `mcugen.toml`, refuse an option that is given twice, and have --help-all.
+    """
 
     def command(self, *args: Any, **settings: Any) -> Callable[[T], T]:
-        """Register a function as a command."""
+        """Return a decorator that registers a function as a command of class Command, unless `cls` names another class.
+
+        Args:
+            *args: Positional arguments of `typer.Typer.command`, such as the name of the command.
+            **settings: Keyword arguments of `typer.Typer.command`.
+        """
         return super().command(*args, **{"cls": Command} | settings)  # type: ignore[return-value]

@@ -52,7 +52,8 @@ class Settings:
 
     Attributes:
         path: The file.
-        values: The texts of each option on the command line, by option name without dashes; none for a flag.
+        values: The texts of each option on the command line, by option name without dashes; an empty sequence for a
+            flag.
     """
 
     path: Path

@@ -111,7 +111,8 @@ class CompiledModel:
     ) -> list[dict[str, Array]]:
         """Return the outputs for each sample as another program (such as ONNX Runtime) computes them.
 
-        See `reference_run`, which also names that program.
+        It runs the model as the user gave it. If no other program can run the model, mcugen's own numpy code computes
+        the outputs.
 
         Args:
             samples: The inputs by name, for each sample.

@@ -30,10 +30,11 @@ from mcugen.quantization.quantize import Quantization
 
 
 def draft_program(model: Quantization, board: Board, options: CompileOptions) -> tuple[Graph, Program]:
-    """Return the optimized graph and a program without a search, for quick estimates of a quantized model's cost.
+    """Return the optimized graph of a quantized model, and a program for a quick estimate of the model's cost.
 
-    The program has a memory plan and runs layer by layer, with the kernels that serve the goal. It may exceed the
-    memory of the board, as a search for a program that fits would take several times as long.
+    No search is made for the best program. The program has a memory plan and runs layer by layer, with the kernels that
+    serve the goal. It may exceed the memory of the board, as a search for a program that fits would take several times
+    as long.
 
     Args:
         model: The quantized model.
@@ -44,7 +45,10 @@ def draft_program(model: Quantization, board: Board, options: CompileOptions) ->
 
 
 def draft_float_program(source: LoadedModel, board: Board, options: CompileOptions) -> Program:
-    """Return a program without a search, as `draft_program` does, for a model that is not quantized.
+    """Return a program of a float model for a quick estimate of its cost, without a search for the best program.
+
+    The program has a memory plan and runs layer by layer, with the kernels that serve the goal. It may exceed the
+    memory of the board.
 
     Args:
         source: The float model.

@@ -35,9 +35,10 @@ from mcugen.search.objective import Budget
 
 
 def resolve_goal(options: CompileOptions) -> CompileOptions:
-    """Return the options with the goal `throughput` replaced by the goal `balanced` and the option `throughput`.
+    """Return the options with the goal `throughput` replaced by the goal `balanced` and the field `throughput`.
 
-    Options with another goal are returned as they are.
+    `throughput` is the goal of most frames per second on two cores; in all other respects it equals `balanced`. Options
+    with another goal are returned as they are.
     """
     if options.optimize != THROUGHPUT:
         return options

@@ -51,9 +51,9 @@ class Conflict:
     """An option that cannot be used together with certain others, and the message that says so."""
 
     option: str
-    """The option, by its name in USES."""
+    """The option as messages write it, such as "--copy-ahead"; a key of USES, which tells whether it is in use."""
     others: tuple[str, ...]
-    """The options that it excludes, by their names in USES."""
+    """The options that it excludes, as messages write them; keys of USES, too."""
     rule: str
     """First part of the message: why the options exclude each other."""
     remedy: str = "leave one out"

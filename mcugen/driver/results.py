@@ -53,7 +53,11 @@ class CompilationResults:
 
     @property
     def target(self) -> Board:
-        """Return the board with tuning flags among its CPU features, for which the program was built."""
+        """Return the board that the program was built for, with tuning flags among its CPU features.
+
+        Tuning flags are names by which variants of kernels are selected, such as "updatable" for weights that may be
+        replaced.
+        """
         return self.search.board
 
     @cached_property

@@ -13,10 +13,11 @@ from mcugen.memory.place import memory_of_weights
 
 
 def target_of(board: Board, options: CompileOptions) -> Board:
-    """Return the board with tuning flags added to its CPU features, as kernels of a model see it.
+    """Return the board with tuning flags added to its CPU features, from which kernels are chosen.
 
-    The flags follow from the options (goal, updatable weights, checked indices, float16 weights, kernels in plain C),
-    from the speed of the memory of the weights, and from the FPU.
+    Tuning flags are names by which variants of kernels are selected, such as "updatable" for weights that may be
+    replaced. They follow from the options (goal, updatable weights, checked indices, float16 weights, kernels in
+    plain C), from the speed of the memory that holds the weights, and from the FPU.
     """
     flags = {
         UPDATABLE: options.updatable,

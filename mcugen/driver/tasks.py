@@ -22,13 +22,15 @@ class Quantizing:
     """Settings to quantize a float model, and whether it is quantized at all.
 
     Attributes:
-        precision: One of PRECISIONS or FOUR_BIT_GROUP_SIZES, or MIXED. "" stands for int8 if there are samples of any
-            kind, else for float32.
+        precision: "float32", "int8", "int16x8", a key of FOUR_BIT_GROUP_SIZES such as "w4a8" (4-bit weights), or "auto"
+            to search for the precision of each layer. "" stands for int8 if there are samples of any kind, else for
+            float32.
         calibration: The samples to quantize with: a file, a folder, or arrays by input name.
         profile: File of statistics that earlier samples gave (`mcugen profile`), in place of samples.
         preprocess: What is applied to each sample first (see mcugen.evaluation.preprocess).
         scheme: Further settings (see mcugen.quantization.scheme).
-        synthetic: LOW..HIGH for random samples, or MATCH_STATISTICS for samples made from the model alone.
+        synthetic: LOW..HIGH for random samples, or "statistics" for samples made from the statistics in the model's
+            batch normalizations.
 
     Raises:
         UsageError: If the settings contradict each other.
@@ -40,7 +42,7 @@ class Quantizing:
     preprocess: str = ""
     scheme: Scheme | None = None
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Precisions of single layers by output name: values of PRECISIONS or INT16_WEIGHT_PRECISIONS, int4 or int2."""
+    """Precisions of single layers by output name: "float32", "int8", "int16x8", "int16x16", "int4" or "int2"."""
     synthetic: str = ""
     finetune: int = 0
     """Number of epochs of quantization-aware fine-tuning on the samples (mcugen.quantization.finetune); 0 for none."""

@@ -49,7 +49,7 @@ class Variants:
     options: CompileOptions
     """The options of the compilation, with the sizes or ranges of symbolic dimensions."""
     board: Board
-    """The board with tuning flags among its CPU features."""
+    """The board whose CPU features include tuning flags: names by which variants of kernels are selected."""
 
     def graph(self, sizes: Sizes) -> Graph:
         """Import the model for given sizes, by symbol, and return its graph.
@@ -124,12 +124,14 @@ class Variants:
     def settle_sizes(
         self, symbols: Sequence[Symbol], sizes: Sizes, run: Callable[[Graph], Mapping[str, Array]]
     ) -> Graph:
-        """Return the optimized graph for given sizes and for the sizes that the model then computes.
+        """Return the optimized graph for given sizes, with the actual values of the sizes that the model computes.
+
+        The graph is run to learn these values, and imported again with them, until they no longer change.
 
         Args:
-            symbols: The symbols of the model.
-            sizes: The size of each symbol: given, or assumed at first for the sizes that the model computes.
-            run: Returns the outputs of a graph, which include computed sizes.
+            symbols: The symbolic sizes of the model.
+            sizes: The size of each symbol: as given or, for a size that the model computes, as first assumed.
+            run: Returns the outputs of a graph, which include the computed sizes.
         """
         for _ in range(len(symbols) + 1):  # A size may depend on previous ones.
             graph = self.graph(sizes)

@@ -54,7 +54,7 @@ class Arguments(Generic[T]):
     """The values of those options of a command that set fields of one class, as the command line gives them.
 
     Attributes:
-        target: The class, one of TARGETS.
+        target: The class: CompileOptions, Quantizing, Judging, Teaching, Workers or OutputOptions.
         options: The options of the command that set fields of the class.
         values: The values of these options, by option name without dashes.
     """

@@ -53,7 +53,10 @@ def negated(flag: str, is_given: bool) -> bool:
 
 
 def as_tuple(flag: str, files: list[T]) -> tuple[T, ...]:
-    """Return the values of a repeated option as a tuple; `flag` is not used."""
+    """Return the values of a repeated option as a tuple.
+
+    `flag` is not used: each option is parsed by a function that takes its flag, for messages, and its value.
+    """
     return tuple(files)
 
 
@@ -121,9 +124,10 @@ def _sizes(text: str) -> int | tuple[int, int] | None:
 
 
 def plausible(flag: str, texts: list[str]) -> dict[str, tuple[float, float]]:
-    """Parse texts NAME=LOW..HIGH; return the plausible range (low, high) of each output, by name.
+    """Parse texts NAME=LOW..HIGH of `--plausible`; return the plausible range (low, high) of each output, by name.
 
-    The text `samples` gives the key SAMPLES, whose range (0, 0) has no meaning.
+    The text `samples` asks for ranges that are measured on the samples. It is returned as the key SAMPLES with the
+    unused range (0, 0).
     """
     spelled = [f"{SAMPLES}=0..0" if text == SAMPLES else text for text in texts]
     form = "NAME=LOW..HIGH with LOW not above HIGH"
@@ -190,17 +194,21 @@ def _lines(flag: str, path: Path) -> tuple[str, ...]:
 
 
 def texts_of_pairs(values: Mapping[str, object]) -> list[str]:
-    """Return the texts NAME=VALUE for a dictionary in Python."""
+    """Return a Python caller's dictionary as the texts NAME=VALUE that the command line would give."""
     return [f"{name}={value}" for name, value in values.items()]
 
 
 def texts_of_states(values: Mapping[str, str]) -> list[str]:
-    """Return the texts OUTPUT:INPUT of `--state` for a dictionary in Python."""
+    """Return a Python caller's dictionary from outputs to inputs as the texts OUTPUT:INPUT of `--state`."""
     return [f"{output}:{target}" for output, target in values.items()]
 
 
 def texts_of_ranges(values: Mapping[str, object]) -> list[str]:
-    """Return the texts NAME=NUMBER or NAME=LOW..HIGH for a dictionary from names to numbers or pairs of numbers."""
+    """Return a Python caller's dictionary as the texts NAME=NUMBER or NAME=LOW..HIGH that the command line would give.
+
+    Args:
+        values: A number, or a pair of the smallest and the largest number, by name.
+    """
     return [f"{name}={'..'.join(map(str, _ends(value)))}" for name, value in values.items()]
 
 
@@ -211,14 +219,25 @@ def _ends(value: Any) -> Sequence[int | float]:
 
 
 def texts_of_arrays(values: Mapping[str, object]) -> list[str]:
-    """Return the texts NAME=JSON of `--bind` for a dictionary from names to arrays, lists or numbers."""
+    """Return a Python caller's dictionary from names to arrays, lists or numbers as the texts NAME=JSON of `--bind`."""
     import numpy as np
 
     return [f"{name}={json.dumps(np.asarray(value).tolist())}" for name, value in values.items()]
 
 
 def samples(value: object) -> object:
-    """Return samples that a Python caller gives (a SampleInput) as a path or as arrays by name."""
+    """Return samples that a Python caller gives as a value of `--calibration`, `--data` or `--lesson`.
+
+    Args:
+        value: A path, an array, a dictionary of arrays by input name, a list with one such dictionary for each sample,
+            or a tuple of any of these but a path, and of the labels.
+
+    Returns:
+        The path, or a dictionary of arrays by name.
+
+    Raises:
+        UsageError: The samples have another form, or differ in shape.
+    """
     from mcugen.evaluation.python_samples import sample_source
 
     return sample_source(value)
@@ -248,7 +267,7 @@ def _number(text: str) -> float | None:
 
 
 def bound(flag: str, texts: list[str]) -> dict[str, Array]:
-    """Parse texts NAME=VALUE, where VALUE is numbers in JSON or the name of a .npy file.
+    """Parse texts NAME=VALUE of `--bind`, which fix inputs; VALUE is numbers in JSON or the name of a .npy file.
 
     Returns:
         The array of each input, by name.
@@ -329,7 +348,11 @@ def cycles(flag: str, text: str) -> int | None:
 
 
 def library_files(include: Path | None, archive: Path | None) -> LibraryFiles | None:
-    """Return the library's headers and archive, or None if neither is given.
+    """Return the headers and the archive of a built kernel library (CMSIS-NN), or None if neither is given.
+
+    Args:
+        include: Folder of the library's headers.
+        archive: File of the compiled library.
 
     Raises:
         UsageError: Only one of them is given.

@@ -60,12 +60,12 @@ def assign_precisions(
     states: Mapping[str, str] | None = None,
     unrounded: Collection[str] = (),
 ) -> Assignment:
-    """Return the assignment in which every node that has an integer form computes in integers.
+    """Return the precision of each node, and the groups of tensors that share a scale.
 
-    A layer whose precision is INT32 computes with int16 activations and int16 weights, and float32 readers get its sums
-    unrounded. A node that only moves data takes the type of its neighbours. A cheap node without weights stays in
-    float32 if no neighbour computes in integers. A state has the same type and scale as an output and as an input of
-    the model.
+    Every node that integer kernels can compute gets an integer type. A layer whose precision is INT32 computes with
+    int16 activations and int16 weights, and float32 readers get its sums unrounded. A node that only moves data takes
+    the type of its neighbours. A cheap node without weights stays in float32 if no neighbour computes in integers. A
+    state has the same type and scale as an output and as an input of the model.
 
     Args:
         graph: The float graph.

@@ -56,7 +56,11 @@ class _Space:
 
 
 def equalize(graph: Graph) -> bool:
-    """Scale the weights around depthwise layers so that a channel's weights are equally large before and behind them.
+    """Equalize the ranges of channels that only depthwise layers read, by scaling the weights on both sides.
+
+    For each channel, the weights and bias of the layer that computes the channel are divided by a factor. The weights
+    of the depthwise layers that read the channel are multiplied by that factor. The factor makes both equally large
+    (cross-layer equalization).
 
     Args:
         graph: The float graph, changed in place; its outputs stay the same except for rounding.

@@ -91,10 +91,13 @@ def choose_finalists(
 ) -> list[list[str]]:
     """Return up to NUM_FINALISTS choices of layers that keep 4-bit weights, the one of least estimated noise first.
 
+    The layers that are not chosen return to 8-bit weights. The caller quantizes the model by each choice ("finalist"),
+    to find the one of least actual noise.
+
     Args:
         model: The float model.
         plan: A plan in which all of `layers` have 4-bit weights.
-        layers: The layers to choose from; the weights that return to 8 bits are at most MAX_WIDE_WEIGHT_SHARE of all.
+        layers: The layers to choose from; at most the share MAX_WIDE_WEIGHT_SHARE of their weights returns to 8 bits.
         samples: The samples by which the noise of each layer is measured.
 
     Returns:
@@ -111,9 +114,9 @@ def choose_four_bit_layers(
 ) -> list[list[str]]:
     """Return up to `max_choices` choices of layers that keep 4-bit weights, the best first.
 
-    The layers that are not chosen return to 8 bits. They fit in `room`, and together add as much noise as possible, so
-    that little noise remains. The noise of several layers is estimated as the sum of their separate noises. No choice
-    has more than MAX_FINALIST_NOISE_RATIO times the least noise.
+    The other layers return to 8-bit weights. They have at most `room` weights in total, and are those whose 4-bit
+    weights together add most noise, so that little noise remains. The noise of several layers is estimated as the sum
+    of their separate noises. Choices with more than MAX_FINALIST_NOISE_RATIO times the least noise are left out.
 
     Args:
         noise: The noise power that 4-bit weights of each layer alone add to the outputs, relative to the signal.
@@ -227,7 +230,7 @@ def num_affordable_int8_weights(model: FloatModel, plan: Plan, share: float) -> 
 
 
 def compressible_layers(model: FloatModel, plan: Plan) -> list[Node]:
-    """Return the layers with 8-bit weights in a plan, which can be compressed.
+    """Return the layers whose weights a plan stores as int8, so that they can be compressed by an entropy code.
 
     Args:
         model: The float model.
@@ -238,12 +241,14 @@ def compressible_layers(model: FloatModel, plan: Plan) -> list[Node]:
 
 
 def uniform_bits(model: FloatModel, plan: Plan, share: float) -> dict[str, float]:
-    """Return the number of bits per weight, equal for all compressible layers, with which all weights meet a budget.
+    """Return the average bits per compressed weight, equal for all layers, with which all weights meet a budget.
+
+    Layers with int8 weights are compressed by an entropy code. All other weights stay as they are in the plan.
 
     Args:
         model: The float model.
         plan: The plan without compression.
-        share: The budget in bytes per weight, on average.
+        share: The budget: average number of bytes per weight, over all weights in flash.
 
     Returns:
         The bits by the name of the layer's output; empty if fewer than MIN_AVERAGE_BITS bits would be needed.

@@ -162,8 +162,8 @@ def to_known_operators(
 ) -> onnx.ModelProto:
     """Return the model in operators that ONNX Runtime knows.
 
-    Layers that the importer composes of loop bodies or unrolled steps become single nodes. Operators that ONNX Runtime
-    does not know are replaced by the operators that they consist of.
+    A recurrent layer whose time steps are separate nodes becomes a single node. Operators that ONNX Runtime does not
+    know are replaced by the operators that they consist of.
 
     Args:
         model: The checked model.

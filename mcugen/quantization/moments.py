@@ -37,11 +37,12 @@ If samples hardly differ, rounding errors may make the computed variance smaller
 
 
 class Moments:
-    """The first and second moments of a layer's input rows, summed up sample by sample.
+    """The first and second moments of a layer's inputs, summed up sample by sample.
 
-    A row is an im2col patch of `depth` inputs of one group of channels (`Weighted.unfolded`): x in the float model, x̂
-    in the quantized one. E is the mean over all rows. If created with `crossed`, the sums also include E[(x − x̂) x̂ᵀ],
-    which `compensation` needs.
+    From them, weights are rounded with the least error at the layer's output, and biases are corrected. A row is an
+    im2col patch of `depth` inputs of one group of channels: x in the float model, x̂ in the quantized one. E is the
+    mean over all rows. If created with `crossed`, the sums also include E[(x − x̂) x̂ᵀ], which `compensation` needs to
+    cancel errors of earlier layers.
     """
 
     def __init__(self, crossed: bool = False) -> None:

@@ -22,8 +22,9 @@ from mcugen.hir.types import Array, DType
 class OnnxWriter:
     """A converter of an HIR `graph` to an ONNX model whose tensors have the names of the graph's values.
 
-    A node with an `onnx_form` is written in that form. For any other node, the ONNX nodes of `source` that compute its
-    outputs are copied. Subclasses override `read`, `constant`, `on_written`, `replacement`, `input_dtype` and `output`.
+    An HIR node whose operator equals one ONNX operator (`onnx_form`) is written as that operator. For any other node,
+    the nodes of the ONNX model `source` that compute its outputs are copied. Subclasses override `read`, `constant`,
+    `on_written`, `replacement`, `input_dtype` and `output`.
     """
 
     def __init__(self, source: onnx.ModelProto, graph: Graph) -> None:
@@ -72,7 +73,9 @@ class OnnxWriter:
     # ------------------------------------------------------------------------------------ what writers refine
 
     def read(self, value: Value, reader: Node | None) -> str:
-        """Return the name of the ONNX tensor that is read for an activation.
+        """Return the name of the ONNX tensor from which a node reads an activation: the name of the value itself.
+
+        Subclasses may return another tensor, such as the dequantized one.
 
         Args:
             value: The activation.

@@ -79,17 +79,18 @@ class Plan:
         two_bits: The names of the layers with 2-bit weights.
         wide_weights: The names of the layers with int16 weights.
         compensated: Whether 8-bit weights, too, compensate a part of the errors of earlier layers.
-        code_bits: Bits per weight, on average, that compressed 8-bit weights of a layer may take (compressed_weights),
-            by layer.
-        shared: Index of the set of layers with equal weights and scales, by layer. Layers of a set share their weights.
+        code_bits: Average bits per weight that 8-bit weights may take after compression by an entropy code, by the name
+            of the layer's output.
+        shared: For layers with equal weights and scales, the index of their set, by the name of the layer's output.
+            Layers of a set store their weights once.
         constants: The real that a channel holds if it is constant with 8-bit weights, else NaN, by tensor name. Weights
             of fewer bits keep these channels constant.
-        internals: Ranges of the tensors inside recurrent layers (`Cell.internals`), by the name of the layer's first
-            output and by role.
-        noise: Noise power of the measured tensors (sensitivity.measured_tensors) relative to their signal, on the
-            samples that rounded the weights. It is known for weights of fewer bits only.
-        moments: Second moments, [1, K, K], of the inputs of recurrent layers' matrices with 4-bit weights, by layer and
-            role. The role "x" is the layer's input.
+        internals: Ranges of the tensors inside recurrent layers (such as gates), by the name of the layer's first
+            output and by role. A role names a kind of tensor, such as "hidden".
+        noise: Noise power at the model's outputs relative to their signal, on the samples that rounded the weights. It
+            is known for weights of fewer bits only.
+        moments: Second moments, [1, K, K], of the inputs of recurrent layers' matrices with 4-bit weights, by the name
+            of the layer's first output and by role. The role "x" is the layer's input.
     """
 
     scheme: Scheme = field(default_factory=Scheme)
@@ -158,7 +159,8 @@ class Plan:
     def stored_as(self, value: Value) -> Stored | None:
         """Return the integer storage of a value; None if it is float32.
 
-        A value to which only data movement leads from a tensor has the storage of that tensor.
+        The result of operators that only move data, such as Reshape, has the storage of the tensor whose data they
+        move.
         """
         return self.activations.get(self._source(value).name)
 

@@ -98,8 +98,9 @@ class Profile:
         sha256: The fingerprint of the float model.
         samples: The number of samples.
         tensors: The profile of each tensor, by name.
-        folds: The profiles of each of the NUM_FOLDS folds of the samples, by tensor. Empty if there are few samples, or
-            if the profile was read from a file.
+        folds: The tensors' profiles on each fold, which is one of NUM_FOLDS parts of the samples. The error of a range
+            that one fold suggests is measured on the next. Empty if there are few samples, or if the profile was read
+            from a file.
     """
 
     sha256: str
@@ -313,10 +314,11 @@ class _Observer:
 def internal_tensors(
     model: FloatModel, samples: Sequence[Sample], known: Sequence[Mapping[str, Array]]
 ) -> list[dict[str, Array]]:
-    """Return, for each sample, the tensors inside recurrent layers (`Cell.internals`), named `<first output>.<role>`.
+    """Return, for each sample, the tensors inside recurrent layers, such as gates.
 
-    ONNX Runtime does not give these tensors, so numpy computes them. If a layer reads a tensor that is not in `known`,
-    the whole model is computed.
+    Their names are `<first output of the layer>.<role>`; a role names a kind of tensor, such as "hidden". ONNX Runtime
+    does not give these tensors, so numpy computes them. If a layer reads a tensor that is not in `known`, the whole
+    model is computed.
 
     Args:
         model: The float model.

@@ -151,11 +151,11 @@ class Quantizer:
     compensates: bool = False
     code_bits: Mapping[str, float] = field(default_factory=dict)
     _choices: dict[TensorGroup, RangeChoice] = field(default_factory=dict, init=False)
-    """Ranges of groups that are not in `_own`."""
+    """Ranges of the groups of tensors that exist only with requested precisions."""
     _quantizations: dict[tuple[frozenset[Any], frozenset[Any], bool], Quantization] = field(
         default_factory=dict, init=False
     )
-    """The last quantizations without known weights, by the requested precisions: they are requested again."""
+    """The last quantizations without given weights, by the requested precisions, as they are often requested again."""
     _noise: dict[tuple[frozenset[tuple[str, DType]], bool], dict[Node, float]] = field(default_factory=dict, init=False)
     """Noise that layers with 4-bit weights add to the outputs, by the requested precisions."""
     _even: dict[tuple[frozenset[tuple[str, DType]], float, bool], tuple[Plan, dict[Node, float]] | None] = field(
@@ -169,6 +169,7 @@ class Quantizer:
     _constant: dict[frozenset[tuple[str, DType]], Mapping[str, Array]] = field(default_factory=dict, init=False)
     """Channels that are constant with 8-bit weights, for the precisions that were requested last."""
     _rounded_plans: dict[tuple[frozenset[Any] | bool, ...], Plan] = field(default_factory=dict, init=False)
+    """The last plans with rounded weights, by their precisions, bits of weights, and whether weights compensate."""
 
     def quantize(
         self, precisions: Mapping[str, DType] | None = None, known: Mapping[str, QuantizedWeights] | None = None
@@ -329,7 +330,7 @@ class Quantizer:
             precisions: The precisions of layers that are fixed, by the name of the layer's output.
             layers: The names of the outputs of the layers that may have INT4.
             share: The budget in bytes, as a share of the bytes of int8 weights.
-            times: The estimated instructions of each kind of storage.
+            times: The estimated instructions of an inference, and those added by each kind of storage.
             favour: The increase of the output noise in percent that is accepted to save one percent of the time.
 
         Returns:

@@ -378,8 +378,8 @@ def refit_range(method: str, tensor: TensorProfile, dtype: DType, scheme: Scheme
 def expected_noise(tensor: TensorProfile, params: QuantParams, dtype: DType) -> float:
     """Return the expected mean squared error of clipping and rounding a tensor, estimated from its histogram.
 
-    Elements lie at the centre of their bin. If the scale is finer than the bins, they lie anywhere between two
-    integers.
+    Each element is assumed at the centre of its bin. If the scale is finer than the bins, rounding errors are assumed
+    to be evenly distributed.
 
     Args:
         tensor: The profile.

@@ -85,7 +85,12 @@ class GraphWriter:
         return self._node_names.take(self.layer or self.prefix)
 
     def constant(self, what: str, array: Array) -> str:
-        """Add a constant to the graph and return its name."""
+        """Add a constant to the graph and return its name, which is `<prefix>.<what>`.
+
+        Args:
+            what: What the constant is, as the part of the name behind the prefix.
+            array: The elements.
+        """
         name = self.tensor_name(what)
         self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
@@ -94,7 +99,8 @@ class GraphWriter:
         """Add a node with several outputs and return the outputs' names.
 
         Args:
-            op_type: The ONNX operator.
+            op_type: The ONNX operator. The node is named after the layer and the operator; a Scan after the layer
+                alone.
             inputs: The names of the inputs.
             names: The names of the outputs.
             attributes: The attributes of the node.
@@ -156,11 +162,22 @@ class GraphWriter:
         return self.op("DequantizeLinear", self.constant(what, codes), scale, zero, axis=0)
 
     def reshape(self, x: str, shape: Shape, out: str = "") -> str:
-        """Add a Reshape of tensor `x` to `shape` and return its output, which is called `out` if that is given."""
+        """Add a Reshape of the tensor named `x` to `shape`, and return the name of the result.
+
+        Args:
+            x: The name of the tensor.
+            shape: The new shape.
+            out: The name of the result; empty for a new name.
+        """
         return self.op("Reshape", x, self.constant("shape", np.asarray(shape, np.int64)), out=out)
 
     def split(self, x: str, sizes: Sequence[int]) -> Sequence[str]:
-        """Add a Split of the last axis into parts of the given sizes, and return the names of the parts."""
+        """Add a Split of the last axis into parts of the given sizes, and return the names of the parts.
+
+        Args:
+            x: The name of the tensor.
+            sizes: The size of each part.
+        """
         names = [self.tensor_name(f"part{i}") for i in range(len(sizes))]
         return self.outputs("Split", [x, self.constant("sizes", np.asarray(sizes, np.int64))], names, axis=-1)
 
@@ -251,7 +268,11 @@ class CellWriter:
     recurrent: tuple[QuantizedMatrix, ...]
 
     def projection(self, x: str) -> str:
-        """Add the product of W with the step's input x, rounded to its storage type, and return its name."""
+        """Add the product of W with a tensor, rounded to the product's storage type, and return its name.
+
+        Args:
+            x: The name of the step's input as a float tensor.
+        """
         return self.body.fake_quantize(self.inner.times(self.body, x, self.body.stored["x"].quant), "projection")
 
     def product(self, index: int, h: str, role: str) -> str:
@@ -266,24 +287,29 @@ class CellWriter:
         return body.fake_quantize(self.recurrent[index].times(body, h, body.stored[role].quant), "recurrence")
 
     def parts(self, x: str, *gates: int) -> Sequence[str]:
-        """Add a Split of a tensor of all gates, and return the names of the parts.
+        """Add a Split of a tensor that holds all gates side by side, and return the names of the parts.
 
         Args:
             x: The name of the tensor.
-            *gates: The number of gates in each part.
+            *gates: The number of gates that each part has; a gate has `hidden` elements.
         """
         return self.body.split(x, [n * self.hidden for n in gates])
 
     def sum(self, a: str, b: str) -> str:
-        """Add the sum a + b, rounded like an activation function's input, and return its name."""
+        """Add the sum of two tensors, rounded like the input of an activation function, and return its name.
+
+        Args:
+            a: The name of the first float tensor.
+            b: The name of the second float tensor.
+        """
         return self.body.fake_quantize(self.body.op("Add", a, b), "gates")
 
     def sigmoid(self, x: str) -> str:
-        """Add the sigmoid of x, a gate from 0 to 1, rounded to int16, and return its name."""
+        """Add the sigmoid of the float tensor named `x`, rounded to int16 like a gate (0 to 1), and return its name."""
         return self.body.fake_quantize(self.body.op("Sigmoid", x), "sigmoid")
 
     def tanh(self, x: str) -> str:
-        """Add the hyperbolic tangent of x, from -1 to 1, rounded to int16, and return its name."""
+        """Add the hyperbolic tangent (-1 to 1) of the float tensor named `x`, rounded to int16, and return its name."""
         return self.body.fake_quantize(self.body.op("Tanh", x), "tanh")
 
     def scaled(self, gate: str, x: str, role: str) -> str:

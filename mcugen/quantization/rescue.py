@@ -119,8 +119,8 @@ def rescue_layers(
     """Choose layers that are computed more precisely than the scheme says, because the outputs would be bad otherwise.
 
     Args:
-        quantizer: The quantizer. If that improves the outputs, it is set to choose weights that cancel a part of
-            earlier layers' errors.
+        quantizer: The quantizer. Its field `compensates` is set if weights that cancel a part of earlier layers' errors
+            improve the outputs.
         precisions: Precisions that the user chose, by layer. They stay as they are.
         is_searched: Whether `--precision auto` searches for precisions afterwards. Only outputs below BAD_DB are
             improved then.

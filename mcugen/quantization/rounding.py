@@ -59,6 +59,8 @@ NUM_SCALE_SWEEPS = 2
 def round_to_nearest(weights: Array, scales: Array, limits: WeightLimits = INT8_LIMITS) -> Array:
     """Return the quantized values nearest to each weight, clipped to `limits`.
 
+    `groups` are groups of channels, as in a grouped convolution; `depth` is the number of weights per output.
+
     Args:
         weights: The real weights, [groups, outputs, depth].
         scales: The scales, [groups, outputs].
@@ -69,6 +71,8 @@ def round_to_nearest(weights: Array, scales: Array, limits: WeightLimits = INT8_
 
 def round_weights(weights: Array, scales: Array, gram: Array, limits: WeightLimits = INT8_LIMITS) -> Array:
     """Round weights so that the layer's error (`quadratic_error`) is small: never larger than by rounding to nearest.
+
+    `groups` are groups of channels, as in a grouped convolution; `depth` is the number of weights per output.
 
     Args:
         weights: The real weights, [groups, outputs, depth].
@@ -89,7 +93,8 @@ def round_weights(weights: Array, scales: Array, gram: Array, limits: WeightLimi
 def best_scales(weights: Array, scales: Array, gram: Array, limits: WeightLimits) -> Array:
     """Return the scales for which rounding to nearest has the least error, as float32 values.
 
-    Candidates are the given scales times TRIED_CLIPPING_SHARES and, for few levels, COARSE_CLIPPING_SHARES.
+    Candidates are the given scales times TRIED_CLIPPING_SHARES and, for few levels, COARSE_CLIPPING_SHARES. `groups`
+    are groups of channels, as in a grouped convolution; `depth` is the number of weights per output.
 
     Args:
         weights: The real weights, [groups, outputs, depth].
@@ -107,6 +112,8 @@ def best_scales(weights: Array, scales: Array, gram: Array, limits: WeightLimits
 
 def choose_scales(tried: Sequence[Array], weights: Array, gram: Array, limits: WeightLimits) -> tuple[Array, Array]:
     """Choose, for each output, the scale with which `round_weights` leaves the least error.
+
+    `groups` are groups of channels, as in a grouped convolution; `depth` is the number of weights per output.
 
     Args:
         tried: The arrays of scales to choose from, each [groups, outputs].
@@ -130,7 +137,8 @@ def choose_scales(tried: Sequence[Array], weights: Array, gram: Array, limits: W
 def fit_scales(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
     """Return the scales of least error for given quantized weights, as float32 values.
 
-    Outputs keep their scale if their quantized weights are all 0 or if the fitted scale is not positive.
+    Outputs keep their scale if their quantized weights are all 0 or if the fitted scale is not positive. `groups` are
+    groups of channels, as in a grouped convolution; `depth` is the number of weights per output.
 
     Args:
         weights: The real weights, [groups, outputs, depth].
@@ -173,7 +181,8 @@ def fit_group_scales(weights: Array, codes: Array, scales: Array, gram: Array, s
 def quadratic_error(weights: Array, codes: Array, scales: Array, gram: Array) -> Array:
     """Return the error (w − s·q)ᵀ G (w − s·q) of each output channel, [groups, outputs].
 
-    w are its real weights, q its quantized weights, s its scale, and G is `gram`.
+    w are its real weights, q its quantized weights, s its scale, and G is `gram`. `groups` are groups of channels, as
+    in a grouped convolution; `depth` is the number of weights per output.
 
     Args:
         weights: The real weights, [groups, outputs, depth].

@@ -113,8 +113,8 @@ class OutputNoise:
 
         Args:
             group: The names of the tensors that are quantized.
-            params: The quantization parameters; several if each fold of the samples suggested its own, which are then
-                used on the next fold.
+            params: The quantization parameters; or several sets of them, one for each fold (part) of the samples by
+                which they were chosen. A set that one fold chose is then applied to samples of the next fold.
             dtype: The integer type.
             limit: The noise above which the result is infinite. Noise only grows from sample to sample, so the
                 remaining samples need not run. Samples with most noise by the first parameters run first.
@@ -188,8 +188,9 @@ class OutputNoise:
         samples run, because the whole model runs for each of them.
 
         Args:
-            params: For each group, its quantization parameters; several if each fold of the samples suggested its own,
-                which are then used on the next fold.
+            params: For each group, its quantization parameters; or several sets of them, one for each fold (part) of
+                the samples by which they were chosen. A set that one fold chose is then applied to samples of the next
+                fold.
             dtypes: The integer type of each group.
             limit: The noise above which the result is infinite.
         """

@@ -93,7 +93,7 @@ class InstructionEstimates:
     """Estimated instructions of one inference.
 
     Attributes:
-        whole: The instructions of the model with plain 8-bit weights.
+        whole: The instructions of the model if all weights are plain (not compressed) int8.
         few: The additional instructions of a layer with 4-bit weights, by the name of its output.
         decoding: The additional instructions of a layer for decompression of its weights, by the name of its output.
     """

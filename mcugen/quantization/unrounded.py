@@ -45,11 +45,15 @@ MAX_PROFILED_SAMPLES = 64
 
 @dataclass(frozen=True)
 class UnroundedOutputs:
-    """The last layers with weights whose 32-bit sums are not rounded to int8, and the float32 layers behind them.
+    """The layers at the end of a model whose 32-bit sums are not rounded to int8, and the float32 layers after them.
+
+    The channels of such a layer differ so much in range that one int8 scale would be too coarse for the narrowest.
 
     Attributes:
-        layers: The ratio of the tensor's range to that of its narrowest channel, by the name of the layer's output.
-        tail: The name of a layer in `layers`, by the name of a layer behind it that computes in float32.
+        layers: For each such layer, the ratio of its output's range to the range of its narrowest channel, by the name
+            of its output.
+        tail: For each float32 layer after them, by name, the layer in `layers` with the largest ratio among those that
+            it may depend on.
     """
 
     layers: Mapping[str, float] = field(default_factory=dict)
@@ -57,7 +61,10 @@ class UnroundedOutputs:
 
     @property
     def reasons(self) -> list[PrecisionReason]:
-        """Return, for each layer behind an unrounded one, why it computes in float32."""
+        """Return the reasons why layers after an unrounded layer compute in float32, one for each of them.
+
+        An unrounded layer is one whose 32-bit sums are not rounded to int8.
+        """
         return [
             PrecisionReason(name, DType.FLOAT32.value, f"{self._ratio(layer)}, and outputs keep what its sums tell")
             for name, layer in self.tail.items()
@@ -65,7 +72,7 @@ class UnroundedOutputs:
 
     @property
     def notes(self) -> list[str]:
-        """Return a note for each layer whose unrounded result is an output of the model."""
+        """Return a note for each layer whose 32-bit sums are an output of the model, without being rounded to int8."""
         bare = [
             n for n, ratio in self.layers.items() if ratio > MAX_CHANNEL_RANGE_RATIO and n not in self.tail.values()
         ]

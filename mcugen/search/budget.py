@@ -47,7 +47,7 @@ class Fit:
         chosen: The chosen program with its cost.
         requested: The program that the goal alone would give.
         layer_by_layer: Estimated instructions per call if all layers are computed one by one; None if the chosen
-            program has no line-buffered groups.
+            program computes no layers together row by row.
     """
 
     budget: Budget
@@ -110,7 +110,7 @@ class Fit:
 
 
 def calls_of(program: Program) -> list[list[Instr]]:
-    """Return the instructions grouped by the kernel function that they call."""
+    """Return the instructions of a program, one list for each kernel function that they call."""
     calls_by_function: dict[object, list[Instr]] = {}
     for instr in program.instrs:
         if instr.control is Control.NONE and not instr.moves_nothing:
@@ -216,10 +216,10 @@ def cheapest(
 ) -> ProgramCandidate:
     """Return the fastest candidate that fits the budget; of equally fast ones, the first.
 
-    With `built`, the faster candidates that exceed the budget by estimate are compiled, the fastest first, to learn the
-    real size of their code; the first that fits is returned. That happens only if no candidate fits by estimate, or if
-    the best one that does is more than Tolerances.min_slowdown_to_build times as slow. No candidate is compiled if that
-    best one has compressed weights.
+    The size of a candidate's code is an estimate, which may be too large. With `built`, candidates are therefore
+    compiled, the fastest first, and the first that fits is returned. A candidate is compiled only if no candidate fits
+    by estimate, or if it is faster than the best one that does by more than the factor
+    Tolerances.min_slowdown_to_build. If that best one has compressed weights, no candidate is compiled.
 
     Args:
         candidates: The candidates.

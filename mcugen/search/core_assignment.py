@@ -120,7 +120,7 @@ def kernels_of(graph: Graph, program: Program, features: frozenset[str]) -> dict
     Args:
         graph: The graph that the program was lowered from.
         program: The program.
-        features: CPU features and tuning flags that the program was lowered for.
+        features: CPU features that the program was lowered for, and tuning flags, which select variants of kernels.
     """
     used = {(instr.name, instr.kernel) for instr in program.instrs}
     fitting = all_fitting(graph, features)

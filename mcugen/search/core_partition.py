@@ -69,14 +69,13 @@ class LayerPartition:
     """One way to partition a layer over two cores, with the kernels of its parts and its estimated time."""
 
     fork: Forked
-    """The operator that computes the layer in shards, one per core and stage."""
+    """The operator that computes the layer in shards: parts of its result that two cores compute at the same time."""
     kernels: Mapping[Node, Kernel]
-    """The chosen kernels of those nodes in the fork's bodies that several kernels can compute."""
+    """The chosen kernels of the nodes in the shards, for nodes that several kernels can compute."""
     time: float
     """Estimated time of the layer on both cores, in instructions of the first core."""
     flash: int = 0
-    """Bytes of constants beyond those of the whole layer, if they exceed the ratio Tolerances.max_constants_ratio; else
-    0."""
+    """Bytes by which the shards' constants exceed the layer's; 0 up to the ratio Tolerances.max_constants_ratio."""
 
 
 ByCore = tuple[Kernel | None, Kernel | None]
@@ -106,7 +105,8 @@ class CoreCostModel:
     def representative(self, node: Node) -> Node:
         """Return the first node passed to this method that has the same operator, types and constants as `node`.
 
-        Kernels and times that are cached for that node then apply to all equal shards of a layer.
+        Kernels and times that are cached for that node then apply to all equal nodes, such as those of equal parts of a
+        layer.
         """
         inputs = tuple(v and (v.type, None if v.data is None else id(v.data)) for v in node.inputs)
         return self._representatives.setdefault((node.op, inputs, tuple(v.type for v in node.outputs)), node)
@@ -153,7 +153,10 @@ class ParallelRun:
 
 @dataclass(frozen=True)
 class PartitionSearch:
-    """The search for partitions of layers over two cores that take less time than the layer on one core."""
+    """The search for partitions of layers over two cores that take less time than the layer on one core.
+
+    A partition divides a layer into shards: parts of its result, which the cores compute at the same time.
+    """
 
     first: CoreCostModel
     """The core that runs whole layers."""
@@ -164,10 +167,12 @@ class PartitionSearch:
     contention: float = 0.0
     """Share (0 to 1) of its time that each core loses to the other while both compute (mcugen.search.contention)."""
     max_constants_ratio: float = TOLERANCES.max_constants_ratio
-    """Ratio of the constants of the shards to those of the layer up to which LayerPartition.flash counts no bytes."""
+    """Ratio of the shards' constants to the layer's up to which LayerPartition.flash is 0."""
 
     def of(self, node: Node, kernel: Kernel | None, spare: int = 0) -> tuple[float, list[LayerPartition]]:
         """Return the partitions of a layer that are faster than one core, and the time that the best one saves.
+
+        A partition divides the layer into shards: parts of its result, which the cores compute at the same time.
 
         Args:
             node: The layer.
@@ -198,7 +203,10 @@ class PartitionSearch:
 
     @property
     def barrier(self) -> float:
-        """Return the time to fork and join once, without the shards, in instructions of the first core."""
+        """Return the time that two cores take to begin and end a common layer, in instructions of the first core.
+
+        It is the time of one fork and one join, without the computation of the layer's parts.
+        """
         return BARRIER_INSTRUCTIONS * max(self.first.pace, self.other.pace)
 
     def _even(self, cutter: _Ways, kernels: Sequence[Kernel | None]) -> Iterator[LayerPartition]:
@@ -300,11 +308,11 @@ class PartitionSearch:
         return ParallelRun(self.parallel_time(times[0], times[1]), kernels)
 
     def parallel_time(self, first_time: float, other_time: float) -> float:
-        """Return the time of a layer whose shards two cores compute at once, with memory contention, fork and join.
+        """Return the time of a layer whose parts two cores compute at once, with memory contention, fork and join.
 
         Args:
-            first_time: Time of the first core's shard alone, in instructions of the first core.
-            other_time: Time of the second core's shard alone, in instructions of the first core.
+            first_time: Time of the first core's part alone, in instructions of the first core.
+            other_time: Time of the second core's part alone, in instructions of the first core.
         """
         return max(first_time, other_time) + self.contention * min(first_time, other_time) + self.barrier
 

@@ -80,7 +80,11 @@ def _without_compression(problem: SearchProblem) -> BuiltProgram:
 
 
 def streamings_of(problem: SearchProblem) -> Streamings:
-    """Return a new, empty cache of searches for line-buffered groups, for a problem's board and options."""
+    """Return a new, empty cache of searches for line-buffered groups, for a problem's board and options.
+
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory.
+    """
     return Streamings(problem.board, is_streamed_in=problem.options.stream_input)
 
 
@@ -187,8 +191,8 @@ class GoalSearch:
 def counted_work(streamings: Streamings, programs: Iterable[Program]) -> int:
     """Return the work of a search so far, by which the search is cut short at MAX_SEARCH_WORK.
 
-    The unit is the evaluation of one line-buffered group. Each instruction that was lowered and planned counts as
-    WORK_PER_INSTRUCTION units.
+    The unit is the evaluation of one line-buffered group (layers that are computed together row by row). Each
+    instruction that was lowered and planned counts as WORK_PER_INSTRUCTION units.
 
     Args:
         streamings: The searches for line-buffered groups.

@@ -28,7 +28,7 @@ class GraphVariant:
 
     graph: Graph
     ram: int = 0
-    """Estimated RAM in bytes; 0 for a variant without line-buffered groups, whose RAM is not estimated."""
+    """Estimated RAM in bytes; 0 (no estimate) if no layers are computed together row by row."""
     changes: GraphChanges = NO_CHANGES
     """The changes by which it differs from the optimized graph of the model."""
     kind: str = ""
@@ -47,26 +47,36 @@ class GraphVariant:
 
 @dataclass(frozen=True)
 class GroupedVariant:
-    """A variant of the graph with its most promising divisions into line-buffered groups and single nodes."""
+    """A variant of the graph, with its most promising divisions into line-buffered groups and single nodes.
+
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory.
+    """
 
     variant: GraphVariant
     groupings: Sequence[Grouping]
-    """The groupings; for the goal `ram`, those with least RAM come first."""
+    """The divisions ("groupings"); for the goal `ram`, the one with the least RAM comes first."""
 
 
 @dataclass(frozen=True)
 class GroupingSearch:
-    """Finds the most promising groupings of graph variants for one problem."""
+    """The search for the most promising divisions of graphs into line-buffered groups and single nodes.
+
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory.
+    """
 
     problem: SearchProblem
+    """The search problem: its goal decides which divisions are promising."""
     streamings: Streamings
-    """Cached searches for line-buffered groups, one per graph."""
+    """Cached searches for line-buffered groups, one for each graph."""
 
     def find(self, variant: GraphVariant) -> GroupedVariant:
         """Divide the graph of a variant into line-buffered groups, and return it with the most promising divisions.
 
-        For the goal `ram`, these are the groupings with the least RAM. For other goals, it is the one with the least
-        product of estimated time and RAM.
+        A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+        tensors between them are in memory. For the goal `ram`, the divisions with the least RAM are returned; for other
+        goals, the one with the least product of estimated time and RAM.
         """
         streaming = self.streamings.of(variant.graph)
         if self.problem.options.optimize == "ram":
@@ -74,7 +84,14 @@ class GroupingSearch:
         return GroupedVariant(variant, sorted(streaming.plans(), key=streaming.product)[:1])
 
     def graphs(self, grouped: GroupedVariant) -> list[GraphVariant]:
-        """Return a variant for each grouping with groups, whose graph has each line-buffered group as one node."""
+        """Return a graph variant for each division, whose graph has each line-buffered group as one node.
+
+        A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+        tensors between them are in memory. Divisions without such groups are left out.
+
+        Args:
+            grouped: The variant with its divisions into line-buffered groups and single nodes.
+        """
         variant, is_streamed_in = grouped.variant, self.problem.options.stream_input
         graphs = [
             (with_groups(variant.graph, g, is_streamed_in=is_streamed_in), plan_ram_bytes(g)) for g in grouped.groupings
@@ -83,7 +100,11 @@ class GroupingSearch:
 
 
 class GraphTransformation(ABC):
-    """A way to change a graph, independent of its line-buffered groups, so that its program may need less RAM."""
+    """A way to change a graph, so that its program may need less RAM, before line-buffered groups are searched in it.
+
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory.
+    """
 
     kind: ClassVar[str]
     """Name, in the trace, of the kind of decision that this transformation makes."""
@@ -94,21 +115,28 @@ class GraphTransformation(ABC):
 
         Args:
             variant: The variant to change.
-            search: Finds line-buffered groups.
+            search: Finds line-buffered groups (layers that are computed together row by row) of a graph.
         """
 
 
 class GroupingTransformation(ABC):
-    """A way to change the line-buffered groups that were found for a graph, or the layers in them."""
+    """A way to change the line-buffered groups that were found for a graph, or the layers in them.
+
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory.
+    """
 
     kind: ClassVar[str]
     """Name, in the trace, of the kind of decision that this transformation makes."""
 
     @abstractmethod
     def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:
-        """Yield changed variants with their groupings, none if there is nothing to change.
+        """Yield changed variants with their divisions into line-buffered groups; nothing if there is nothing to change.
+
+        A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+        tensors between them are in memory.
 
         Args:
-            grouped: The variant to change, with the groupings that were found for it.
-            search: Finds the groupings of changed graphs.
+            grouped: The variant to change, with the divisions that were found for it.
+            search: Finds the divisions of changed graphs.
         """

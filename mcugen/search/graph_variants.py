@@ -36,7 +36,8 @@ def graph_variants(problem: SearchProblem, streamings: Streamings) -> Iterator[G
 
     For the goal `ram`, these are the graph and the results of the registered transformations, with their line-buffered
     groups as nodes. Other goals yield only the graph as it is. If the caller passes the input row by row, the first
-    layers are a line-buffered group for every goal.
+    layers are a line-buffered group for every goal. A line-buffered group consists of layers that are computed together
+    row by row, so that only a few rows of the tensors between them are in memory.
 
     Args:
         problem: The graph with its options.

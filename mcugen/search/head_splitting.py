@@ -33,8 +33,9 @@ class HeadSplitting(GraphTransformation):
 def split_attention_heads(graph: Graph) -> Graph:
     """Return a graph in which attention is computed head by head, so that the intermediates of only one head are live.
 
-    Each chain from one batched matrix product to the next is repeated for each matrix of the batch. The parts of whole
-    tensors and of results are contiguous, so that nothing is copied. A graph without such chains is returned unchanged.
+    Attention of several heads is a chain of nodes between two batched matrix products. The chain is repeated for each
+    matrix of the batch (head), which reads and writes contiguous parts of the tensors, so that no data are copied. A
+    graph without such chains is returned unchanged.
     """
     chains = list(_chains(graph))
     if not chains:

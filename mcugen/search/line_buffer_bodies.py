@@ -15,7 +15,8 @@ from mcugen.search.plan import NO_CHANGES
 class LineBufferedBodies(GraphTransformation):
     """The graph transformation to layers computed row by row in the bodies of branches and loops.
 
-    The layers of a body are divided into the line-buffered groups that need the least RAM.
+    The layers of a body are divided into line-buffered groups (layers that are computed together row by row) and single
+    layers, such that the body needs the least RAM.
     """
 
     kind = "line-buffer fusion of bodies"
@@ -23,7 +24,8 @@ class LineBufferedBodies(GraphTransformation):
     def propose(self, variant: GraphVariant, search: GroupingSearch) -> Iterator[GraphVariant]:
         """Yield the variant with line-buffered groups in the bodies of its branches and loops.
 
-        Nothing is yielded if groups save no RAM in any body.
+        A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+        tensors between them are in memory. Nothing is yielded if groups save no RAM in any body.
         """
         grouped_graph = group_bodies(variant.graph, search.streamings)
         if grouped_graph is not variant.graph:
@@ -33,7 +35,9 @@ class LineBufferedBodies(GraphTransformation):
 def group_bodies(graph: Graph, streamings: Streamings) -> Graph:
     """Return a graph in which the bodies of branches and loops have the line-buffered groups of least RAM.
 
-    Bodies within bodies are included. The same graph is returned if groups save no RAM in any body.
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory. Bodies within bodies are included. The same graph is returned if groups save no
+    RAM in any body.
 
     Args:
         graph: The graph.

@@ -39,7 +39,11 @@ Grouping = Sequence[GraphSegment]
 
 
 def plan_ram_bytes(grouping: Grouping) -> int:
-    """Return the estimated largest number of live bytes of a graph whose nodes are computed in the given groups."""
+    """Return the estimated largest number of live bytes while the segments of a graph are computed one by one.
+
+    Args:
+        grouping: The segments: line-buffered groups, whose layers are computed together row by row, and single nodes.
+    """
     return max(segment.ram for segment in grouping)
 
 

@@ -36,9 +36,10 @@ MAX_BUILT_PLANS = 2
 def with_useful_groups(problem: SearchProblem, streamings: Streamings, kernels: Kernels, plain: Program) -> Program:
     """Return the program for `balanced` with line-buffered groups if these save enough, else `plain`.
 
-    Groups save enough if time · RAM · flash is at most Tolerances.max_grouped_trade_ratio times that of `plain`. If RAM
-    is ample, groups may take at most Tolerances.max_balanced_slowdown times the instructions of `plain`. They must also
-    keep to the limit of `balanced` on this board (Kernels.slowest).
+    A line-buffered group consists of layers that are computed together row by row. Groups save enough if time · RAM ·
+    flash is at most Tolerances.max_grouped_trade_ratio times that of `plain`. If RAM is ample, groups may take at most
+    Tolerances.max_balanced_slowdown times the instructions of `plain`. They must also keep to the limit of `balanced`
+    on this board (Kernels.slowest).
 
     Args:
         problem: The graph, board and options.

@@ -50,7 +50,10 @@ INSTRUCTIONS_PER_MOVED_BYTE = 0.5
 
 
 class Streaming:
-    """The search for divisions of a graph into line-buffered groups and single nodes (see Grouping), for one CPU.
+    """The search for divisions of a graph into line-buffered groups and single nodes, for one CPU.
+
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory.
 
     Args:
         graph: The graph to divide.
@@ -81,13 +84,14 @@ class Streaming:
         self._known_ends: dict[tuple[int, int], tuple[list[Value], list[Value]]] = {}
 
     def plans(self, max_ram: float = math.inf) -> Iterator[list[GraphSegment]]:
-        """Yield divisions of the graph into segments, from the one with the least RAM up to single layers only.
+        """Yield divisions of the graph into segments, in the order of their RAM, the one with the least RAM first.
 
-        Each division is the fastest one for its RAM. The cost of a group is computed only when it may be the next to
-        fit.
+        A segment is a line-buffered group (layers that are computed together row by row) or a single node. Each
+        division is the fastest one for its RAM; the last one has single nodes only, if its RAM is allowed. The cost of
+        a group is computed only when it may be the next to fit.
 
         Args:
-            max_ram: Largest estimated RAM of a group in bytes; larger groups are left out.
+            max_ram: Largest estimated RAM of a segment in bytes; larger ones are left out.
         """
         tried: set[tuple[tuple[int, int], ...]] = set()
         ending: defaultdict[int, list[tuple[int, GraphSegment]]] = defaultdict(list)
@@ -109,17 +113,25 @@ class Streaming:
 
     @property
     def looked_at(self) -> int:
-        """Return the number of line-buffered groups whose cost this search has computed so far."""
+        """Return the number of line-buffered groups whose cost this search has computed so far.
+
+        A line-buffered group consists of layers that are computed together row by row. The number measures the work of
+        the search.
+        """
         return len(self._made) + self._num_paired
 
     def product(self, plan: Sequence[GraphSegment]) -> float:
-        """Return the product of a division's estimated instructions and RAM in bytes; less is better for `balanced`."""
+        """Return the product of a division's estimated instructions and RAM in bytes; less is better for `balanced`.
+
+        Args:
+            plan: The segments of the graph: groups of layers that are computed row by row, and single nodes.
+        """
         plain = sum(instructions for _, instructions in self._plain)
         return (plain + sum(s.instructions for s in plan)) * (plan_ram_bytes(plan) + MAX_GOAL_OFFSET_BYTES)
 
     @cached_property
     def least(self) -> int:
-        """Return a lower bound of the RAM in bytes that any division of the graph into segments needs."""
+        """Return a lower bound of the RAM in bytes that any division of the graph into groups and nodes needs."""
         best = {0: self.borders}
         ending: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for first, end, ram in self._spans:
@@ -319,9 +331,10 @@ class Streaming:
         return times * sum(self._costs.time(node, self._fastest(node, kernels)) for node, kernels in offers if kernels)
 
     def groups_with_pairs(self, first: int, end: int, pairs: frozenset[str]) -> Iterator[GraphSegment]:
-        """Yield the groups of consecutive nodes in which some layers compute two rows per step.
+        """Yield the line-buffered groups of consecutive nodes in which some layers compute two rows per step.
 
-        There are up to two groups: one whose rows have padding columns, and one whose rows have none.
+        A line-buffered group consists of layers that are computed together row by row. There are up to two groups: one
+        whose rows have padding columns, and one whose rows have none.
 
         Args:
             first: Index of the first node.
@@ -452,7 +465,10 @@ def _way(best: Mapping[int, _Way], number: int, segment: GraphSegment) -> _Way:
 
 
 class Streamings:
-    """A cache of the searches for line-buffered groups (Streaming) of graphs for one board.
+    """A cache of the searches for line-buffered groups of graphs for one board: one Streaming for each graph.
+
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory.
 
     Args:
         board: The board.
@@ -467,7 +483,11 @@ class Streamings:
 
     @property
     def looked_at(self) -> int:
-        """Return the number of line-buffered groups whose cost was computed so far, in the searches of all graphs."""
+        """Return the number of line-buffered groups whose cost was computed so far, in the searches of all graphs.
+
+        A line-buffered group consists of layers that are computed together row by row. The number measures the work of
+        the searches.
+        """
         return sum(streaming.looked_at for streaming in self._found.values())
 
     def ordered(self, graph: Graph) -> Graph:
@@ -482,6 +502,9 @@ class Streamings:
     def of(self, graph: Graph, *, is_body: bool = False, in_pairs: bool = False) -> Streaming:
         """Return the search for line-buffered groups of a graph; a later call returns the same search.
 
+        A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+        tensors between them are in memory.
+
         Args:
             graph: The graph to divide.
             is_body: Whether it is the body of a node, whose inputs the caller never passes row by row.
@@ -495,9 +518,13 @@ class Streamings:
         return self._found[graph, in_pairs]
 
     def with_pairs(self, graph: Graph) -> tuple[Streaming, ...]:
-        """Return the search for a graph's groups with one row per step.
+        """Return the searches for a graph's line-buffered groups with one row per step and, if faster, with two.
 
-        If some layers are faster with two rows per step, the search that uses two rows there follows.
+        A line-buffered group consists of layers that are computed together row by row. The second search, in which some
+        layers compute two rows per step, is returned only if these layers are much faster so.
+
+        Args:
+            graph: The graph.
         """
         pairs = self.of(graph, in_pairs=True)
         return (self.of(graph), pairs) if pairs.pairs else (self.of(graph),)
@@ -524,7 +551,7 @@ def reasons_against_rows(graph: Graph) -> dict[str, str]:
 
 
 def reasons_against_own_group(graph: Graph) -> dict[str, str]:
-    """Return the nodes that cannot be a line-buffered group of one node, by their first output's name.
+    """Return the nodes that cannot be computed row by row on their own, by the name of their first output.
 
     The value is the reason, as a phrase for messages.
     """

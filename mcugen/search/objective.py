@@ -317,7 +317,7 @@ class Budget:
         return tuple(name for name, value in (("ram", self.ram), ("flash", self.flash)) if value is not None)
 
     def narrowed(self, use: Use) -> Budget:
-        """Return the budget, lowered to the RAM or flash that the board has where a program exceeds these.
+        """Return the budget with each limit lowered to what the board has, if a program needs more than that.
 
         Args:
             use: RAM and flash of the program, with the bytes that the board lacks for it.
@@ -326,9 +326,12 @@ class Budget:
         return Budget(ram, _narrowed(self.flash, use.flash, use.flash_lacking))
 
     def excess(self, use: Use) -> float:
-        """Return by how much a program exceeds the limits: the sum of the shares for RAM and flash, 0.1 for 10 %.
+        """Return by how much a program exceeds the limits: relative excess of RAM plus that of flash, 0.1 for 10 %.
 
-        The sum is 0 if the program fits. Memory that exceeds the board's own size counts in the same way.
+        The sum is 0 if the program fits. If a program needs more than the board has, the board's size is the limit.
+
+        Args:
+            use: RAM and flash of the program, with the bytes that the board lacks for it.
         """
         limits = self.narrowed(use)
         pairs = ((use.ram, limits.ram), (use.flash, limits.flash))

@@ -47,7 +47,7 @@ class SearchResult:
     fit: Fit
     """The chosen program and the requested one."""
     board: Board
-    """The board, with tuning flags among its CPU features."""
+    """The board whose CPU features include tuning flags: names by which variants of kernels are selected."""
     options: CompileOptions
     """The options of the search; their goal may differ from the requested one."""
 

@@ -30,7 +30,10 @@ class CopiesEverywhere:
 
 
 def leaves_all_places(board: Board, options: CompileOptions) -> bool:
-    """Return whether the options leave the placement of data to the compiler, and weights may be copied to any RAM."""
+    """Return whether `--place auto` is given and may make start-up code copy weights to any RAM of the board.
+
+    With `--place auto`, the compiler chooses the memories of arena and weights.
+    """
     return options.place == AUTO_PLACES and may_copy_everywhere(board, options)
 
 

@@ -155,10 +155,11 @@ class CopiesBeforeLayers(Refinement):
     kind = "weight staging"
 
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Add the copies to the chosen program, and return the selection with the result.
+        """Add copies of weights to the chosen program, and return the selection with the result.
 
-        For `speed`, where the arena exceeds its memory, copies are added to all candidates and the fastest is chosen.
-        A program for `balanced` is then a candidate too, as its arena may fit faster memory.
+        A copy goes from slow memory to the arena, before the layer that reads the weights. For `speed`, if the arena
+        exceeds its memory, copies are added to all candidates and the fastest is chosen. A program for `balanced` is
+        then a candidate too, as its smaller arena may fit faster memory.
         """
         board, chosen = builder.board, selection.chosen
         arena_room = memory_of_arena(board, builder.options.place).room
@@ -177,9 +178,10 @@ class ChannelTiling(Refinement):
     kind = "output-channel tiling"
 
     def refine(self, builder: CandidateBuilder, selection: Selection) -> Selection:
-        """Choose the program with tiled layers if it serves `balanced` or `speed` better.
+        """Choose the program with layers in tiles of output channels if it serves `balanced` or `speed` better.
 
-        For `speed`, the `balanced` kernels are tried as well, since these read weights less often.
+        The weights of a tile stay in the data cache. For `speed`, the `balanced` kernels are tried as well, since these
+        read weights less often.
         """
         requested, best = selection.requested, selection.chosen
         if builder.budget.excess(requested.use) or builder.options.optimize not in (GOALS[0], "speed"):

@@ -20,13 +20,18 @@ from mcugen.search.plan import NO_CHANGES
 class RowPairs(GroupingTransformation):
     """The transformation that lets layers in line-buffered groups compute two rows per step, if this is faster.
 
-    No group may then need more RAM than the one with the largest RAM needed before.
+    A line-buffered group consists of layers that are computed together row by row. The largest RAM of any group must
+    not grow.
     """
 
     kind = "two rows per step"
 
     def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:
-        """Yield the variant with two rows per step in layers of its grouping with the least RAM, if that is faster."""
+        """Yield the variant in which some layers of line-buffered groups compute two rows per step, if that is faster.
+
+        A line-buffered group consists of layers that are computed together row by row. Only the division into groups
+        with the least RAM is changed.
+        """
         for grouping in grouped.groupings[:1]:
             paired = with_row_pairs(search.streamings, grouped.variant.graph, grouping, plan_ram_bytes(grouping))
             if paired != grouping:
@@ -35,16 +40,19 @@ class RowPairs(GroupingTransformation):
 
 
 def with_row_pairs(streamings: Streamings, graph: Graph, grouping: Grouping, max_ram: float) -> Grouping:
-    """Return a grouping of the same nodes in which some layers compute two rows per step.
+    """Return a division into line-buffered groups in which some layers compute two rows per step.
+
+    A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+    tensors between them are in memory.
 
     Args:
         streamings: Cached searches for line-buffered groups.
         graph: The graph.
-        grouping: Its division into line-buffered groups, which compute single rows, and single nodes.
+        grouping: The division of the graph into line-buffered groups, which compute one row per step, and single nodes.
         max_ram: Largest RAM of a group in bytes.
 
     Returns:
-        The faster grouping, or one that equals `grouping` if no group can be faster within the limit.
+        The faster division of the same nodes, or one that equals `grouping` if no group can be faster within the limit.
     """
     search = streamings.of(graph, in_pairs=True)
     return [_paired(search, segment, max_ram) if segment.op else segment for segment in grouping]

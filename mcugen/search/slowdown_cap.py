@@ -45,7 +45,7 @@ class SlowdownCap(Refinement):
         """Choose the first program that takes at most max_balanced_slowdown times the cycles of the `speed` program.
 
         The program chosen so far is tried first, then faster ones. It is kept if no program is both small and fast
-        enough, or if the cap does not apply.
+        enough, if memory is scarce, or if the user set a budget or chose memories.
         """
         problem = builder.problem
         if problem.board_for is None or not _is_free(selection):

@@ -39,15 +39,20 @@ class _Step(NamedTuple):
 
 
 class SpatialTiling(GroupingTransformation):
-    """The transformation that computes the group with the most RAM in tiles of image columns.
+    """The transformation that computes the line-buffered group with the most RAM in tiles of image columns.
 
-    It is applied repeatedly as long as this saves RAM.
+    A line-buffered group consists of layers that are computed together row by row. The transformation is applied
+    repeatedly as long as this saves RAM.
     """
 
     kind = "spatial tiling"
 
     def propose(self, grouped: GroupedVariant, search: GroupingSearch) -> Iterator[GroupedVariant]:
-        """Yield the variant with one, two, … groups in tiles of columns, as long as each saves RAM by estimate."""
+        """Yield the variant with one, two, … line-buffered groups in tiles of image columns, as long as that saves RAM.
+
+        A line-buffered group consists of layers that are computed together row by row. Each time, the group that needs
+        the most RAM by estimate is tiled.
+        """
         while grouped.groupings and (tiled := self._tiled(grouped)) is not None:
             previous_ram, grouped = plan_ram_bytes(grouped.groupings[0]), search.find(tiled)
             max_ram = TOLERANCES.max_patched_ram_ratio * previous_ram
@@ -69,7 +74,8 @@ class SpatialTiling(GroupingTransformation):
 def tile_columns(graph: Graph, nodes: Sequence[Node]) -> Graph | None:
     """Return a copy of the graph in which the longest tileable chain among `nodes` is computed in tiles of columns.
 
-    Return None if these nodes contain no chain of layers that can compute some of their columns alone (`Columnwise`).
+    A tile is a range of image columns. Return None if `nodes` contain no chain of layers that can compute a part of
+    their columns alone (`Columnwise`).
     """
     chain = max(_chains(graph, nodes), key=len, default=[])
     if len(chain) < 2:

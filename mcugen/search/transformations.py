@@ -99,9 +99,10 @@ class ProgramForGoal(Transformation):
     kind = "other goal"
 
     def applies(self, problem: SearchProblem) -> bool:
-        """Return whether this goal differs from the requested one, and the options allow a program for this goal.
+        """Return whether this transformation's goal is not the requested one, and the options allow a program for it.
 
-        Goals that use line-buffered groups are not allowed if a callback reads the weights.
+        The goals `balanced` and `ram` may compute layers together row by row. They do not apply if a callback of the
+        application reads the weights of one layer after the other.
         """
         uses_row_groups = self.goal in (GOALS[0], "ram")
         return super().applies(problem) and not (uses_row_groups and problem.options.weights_reader)
@@ -152,7 +153,11 @@ class LineBufferFusion(Transformation):
         return super().applies(problem) and not problem.options.weights_reader
 
     def propose(self, problem: SearchProblem) -> Iterator[ProgramCandidate]:
-        """Yield a program for each division into groups that may be the fastest within the limits."""
+        """Yield a program for each division into line-buffered groups that may be the fastest within the limits.
+
+        A line-buffered group consists of layers that are computed together row by row, so that only a few rows of the
+        tensors between them are in memory.
+        """
         streamings, limits = streamings_of(problem), limits_of(problem)
         graph = streamings.ordered(problem.graph)
         groupings = _close_groupings(streamings, graph, limits)

@@ -55,7 +55,8 @@ class TwoCoreSearch:
     def program(self, whole: Program, use: Use, limits: CompileOptions) -> Program:
         """Return the program for two cores, or `whole` if the second core saves too little time.
 
-        The constants of the shards may not take the RAM that start-up copies of weights need.
+        If start-up code could copy all weights of `whole` to RAM, but not those of the program for two cores, the
+        layers are divided such that their constants take no additional bytes.
 
         Args:
             whole: The planned program of one core.

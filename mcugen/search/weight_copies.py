@@ -27,10 +27,9 @@ class ConstantCopy:
     """A possible copy of a constant to the arena during a call, with the cycles that the copy saves."""
 
     copy: StagedConstant
-    """The constant to copy and, for a prefetch, the instruction before which the copy begins."""
+    """The constant to copy and, for a prefetch by DMA, the instruction before which the copy begins."""
     whole: range
-    """Index range of the instruction that reads the copy; if it is in loops or branches, range of their outermost
-    block."""
+    """Index range of the instruction that reads the copy, or of the outermost loop or branch that contains it."""
     cycles: float
     """Cycles that the copy saves per call."""
     hidden: float = 0.0
@@ -44,7 +43,8 @@ class ConstantCopy:
     def crosses(self, other: ConstantCopy) -> bool:
         """Return whether two prefetches cross: one begins before the other but is read after it.
 
-        The result is False if one of the copies is no prefetch.
+        A prefetch is a copy by DMA that begins while earlier layers still run. The result is False if one of the copies
+        is no prefetch.
         """
         own_start, other_start = self.copy.beside, other.copy.beside
         if own_start is None or other_start is None:
@@ -70,7 +70,7 @@ class Copies:
     max_arena: int
     """Largest allowed size of the arena in bytes, which has to hold the copies during a call too."""
     waits: float
-    """Estimated stall cycles per call for reading constants, with these copies made."""
+    """Estimated stall cycles per call for reading constants if these copies are made."""
     ram: int
     """Bytes of the arena plus those of the copies made by start-up code."""
 
@@ -102,7 +102,13 @@ def rank_of(program: Program, waits: float, ram: int) -> float:
 
 
 def by_readers(gains: Iterable[ConstantCopy]) -> dict[int, list[StagedConstant]]:
-    """Return the constants to copy, by the index of the instruction (or the start of the block) that reads them."""
+    """Return the constants to copy to the arena, by the index of the instruction that reads them.
+
+    If the instruction is in a loop or branch, the index is that of the first instruction of the outermost block.
+
+    Args:
+        gains: The copies.
+    """
     copies_by_index: dict[int, list[StagedConstant]] = {}
     for gain in gains:
         copies_by_index.setdefault(gain.whole.start, []).append(gain.copy)
@@ -134,9 +140,9 @@ def choose_copies_that_fit(program: Program, gains: Sequence[ConstantCopy], max_
 def gains_of(program: Program, board: Board, options: CompileOptions) -> list[ConstantCopy]:
     """Return all copies of constants to the arena that would save enough cycles, whether they fit or not.
 
-    A constant may have several alternatives: a copy just before its reader, and prefetches during earlier instructions.
-    The list is empty for the goal `flash`, in a two-core pipeline over frames, and if the user chose the copies or a
-    file of weights that a callback reads.
+    A constant may have several alternatives: a copy just before its reader, and prefetches (copies by DMA that begin
+    while earlier instructions run). The list is empty for the goal `flash`, in a two-core pipeline over frames, and if
+    the user chose the copies or a file of weights that a callback reads.
 
     Args:
         program: The planned program.

@@ -89,7 +89,10 @@ def _may_copy(board: Board, options: CompileOptions) -> bool:
 
 
 def may_trade_stalls_for_ram(program: Program, board: Board, options: CompileOptions) -> bool:
-    """Return whether copies of weights in RAM may be made, because stalls for serial flash slow the program down.
+    """Return whether weights may be copied from serial flash to RAM, and stalls for the flash slow the program down.
+
+    Copies may be made for the goals `balanced` and `speed`, unless the user chose memories, a RAM limit, or a file of
+    weights.
 
     Args:
         program: The planned program.
@@ -356,8 +359,8 @@ def options_for_weights_in_ram(
 def priced_copies(candidate: ProgramCandidate, board: Board, options: CompileOptions) -> CompileOptions | None:
     """Return options by which kernels with fewer bytes of weights are preferred, to leave RAM for copies of weights.
 
-    For the goal `speed`, if start-up code copies only some constants, each byte of weights takes RAM from constants
-    that are not copied. The options charge the choice of kernels, for each byte, the most cycles that one of these
+    This is for the goal `speed`, if RAM has room for copies of some constants only. The options set a price per byte of
+    weights that the choice of kernels adds to its cost: the most cycles per byte that a copy of a constant without room
     would save. Return None if start-up code copies all constants, or none.
 
     Args:

@@ -97,6 +97,8 @@ class ErrorPropagation:
     def propagate(self, value: Value, error: QuantizedError) -> None:
         """Propagate the error of a value through all nodes that the value depends on, up to the trained parameters.
 
+        An error is the quantized gradient of the loss with respect to a value.
+
         Args:
             value: The value, usually the model's result.
             error: Its error.
@@ -115,7 +117,8 @@ class ErrorPropagation:
     def add_error(self, value: Value, error: QuantizedError) -> None:
         """Record the error of a value, to be propagated later; several errors of one value are added up.
 
-        The error is ignored if the value does not depend on trained parameters.
+        An error is the quantized gradient of the loss with respect to a value. It is ignored if the value does not
+        depend on trained parameters.
         """
         if value in self.varying:
             self.pending.setdefault(value, []).append(error)
@@ -135,7 +138,8 @@ class ErrorPropagation:
     def requantize_sums(self, sums: Value, unit: Value, max_code: int = MAX_ERROR_MAGNITUDE) -> QuantizedError:
         """Return int32 sums as an int16 error whose largest element has magnitude `max_code`.
 
-        The new scale is computed from the sums at run time.
+        An error is the quantized gradient of the loss with respect to a value. The new scale is computed from the sums
+        at run time.
 
         Args:
             sums: The sums, int32.
@@ -160,6 +164,8 @@ class ErrorPropagation:
     def limit_magnitude(self, error: QuantizedError, max_code: int, shares: Array | None = None) -> QuantizedError:
         """Return an error requantized so that its elements have magnitudes of at most `max_code`.
 
+        An error is the quantized gradient of the loss with respect to a value.
+
         Args:
             error: The error.
             max_code: The new upper bound of the magnitudes.
@@ -174,6 +180,8 @@ class ErrorPropagation:
 
     def quantize(self, numbers: Value, gain: Value | Array, unit: Value, max_code: int) -> QuantizedError:
         """Return an error whose int16 elements are round(numbers · gain).
+
+        An error is the quantized gradient of the loss with respect to a value.
 
         Args:
             numbers: Integers or floats.
@@ -208,6 +216,8 @@ class ErrorPropagation:
 
     def mask_saturated(self, error: QuantizedError, seen: Value, low: float, high: float) -> QuantizedError:
         """Return the error with 0 where an activation saturated, and so has derivative 0.
+
+        An error is the quantized gradient of the loss with respect to a value.
 
         Args:
             error: The error of the activation's output.

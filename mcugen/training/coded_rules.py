@@ -226,6 +226,8 @@ def _of_layer(walk: ErrorPropagation, node: Node, error: QuantizedError) -> None
 class FrozenLayer:
     """A dense layer or convolution that is not trained, through which errors are propagated.
 
+    An error is the quantized gradient of the loss with respect to a value.
+
     Attributes:
         geometry: Shapes of input, output and weights.
         codes: The constant int8 weights.
@@ -252,6 +254,8 @@ class FrozenLayer:
 
     def back(self, walk: ErrorPropagation, error: QuantizedError) -> QuantizedError:
         """Add the propagation of an error through the layer, and return the error of the layer's input.
+
+        An error is the quantized gradient of the loss with respect to a value.
 
         Args:
             walk: The back-propagation, to whose graph the operators are added.

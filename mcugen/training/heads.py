@@ -54,6 +54,8 @@ STATISTICS_HEAD_TEXTS = (
 class HeadContext:
     """The inputs of a trainable head, and the graph that its operators are added to.
 
+    A head consists of operators that classify or score the model's result, and learn from samples.
+
     Attributes:
         graph: The graph.
         z: The model's result for a sample, float32 [1, D].
@@ -129,7 +131,7 @@ def float32_array(number: float) -> Array:
 
 @dataclass(frozen=True)
 class HeadResult:
-    """The results that a head adds to the graph for one sample.
+    """The results for one sample of a trainable head, which classifies or scores the model's result.
 
     Attributes:
         scores: Score of each class, float32 [1, classes], or one anomaly score, float32 [1].
@@ -142,7 +144,10 @@ class HeadResult:
 
 @dataclass(frozen=True)
 class Head:
-    """A trainable head that `--train` selects: operators behind the model that learn by remembering samples.
+    """A trainable head that `--train` selects: operators after the model that learn from samples without gradients.
+
+    The heads remember class means, samples, or the statistics of normal samples. They replace the model's result by
+    scores.
 
     Attributes:
         classes: Number of classes; 1 for the anomaly score of a statistics head.
@@ -196,11 +201,11 @@ def _positive(text: str, number: str) -> int:
 
 @dataclass(frozen=True)
 class AttachedHead:
-    """A trainable head that was added to a graph.
+    """A trainable head that was added to a graph: operators that classify or score the model's result, and learn.
 
     Attributes:
-        embedding: The context that the head was built in: its inputs, states and graph. Its `z`, the model's result, is
-            the embedding of the sample.
+        embedding: The context that the head was built in: its inputs, states and graph. The field `z` of the context is
+            the model's result, called the embedding of the sample.
         loss: The loss of the head, float32 [1].
     """
 
@@ -210,6 +215,8 @@ class AttachedHead:
 
 def attach_head(graph: Graph, result: Value, head: Head) -> AttachedHead:
     """Add a head after a value of the graph, and make the head's scores the first output.
+
+    A head consists of operators that classify or score the model's result, and learn from samples.
 
     Args:
         graph: The graph, changed in place.

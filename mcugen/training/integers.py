@@ -63,14 +63,15 @@ MOMENTUM_DECAY = 0.9
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of a trained parameter [C, …], in a form whose large part is integer: sums · unit · per.
+    """The gradient of a trained parameter with C output channels, as integer sums and float scales: sums · unit · per.
 
     Attributes:
-        sums: int32 sums in the parameter's shape; with `inputs`, the layer's output errors [C, positions] instead.
-        unit: Scale of all sums, float32 [1].
-        per: Scale of each output channel, [C, 1].
-        inputs: The layer's inputs [depth, positions]. If given, the sums are the product of errors and inputs, which is
-            not computed before the update.
+        sums: int32 sums in the parameter's shape [C, …]. If `inputs` is given, the quantized gradients of the layer's
+            output, [C, positions], instead.
+        unit: Scale of all sums, float32 [1], computed at run time.
+        per: Constant scale of each output channel, [C, 1].
+        inputs: The layer's inputs [depth, positions]. If given, the gradient is the matrix product of both, which is
+            computed only during the update.
     """
 
     sums: Value
@@ -85,7 +86,7 @@ class IntegerParameter:
 
     Attributes:
         parameter: The trained tensor.
-        bits: Number of fraction bits of an update step, whose unit is 1 in the integer tensor.
+        bits: Number of fraction bits of an update step: a step of 2^bits changes an element of the integer tensor by 1.
         largest: Largest magnitude of the tensor's elements.
         gradient: The gradient; None until back-propagation sets it.
     """
@@ -103,7 +104,7 @@ class TrainedProduct:
     Attributes:
         geometry: Shapes of input, output and weights.
         node: The node that the trainable layer replaces.
-        source: The value that receives the error of the layer's input.
+        source: The value that receives the error (quantized gradient) of the layer's input.
         x: The quantized input that the forward pass reads, computed from `source`.
         seen: The same input in int8, as the gradient of the weights reads it.
         scales: Scale of the weights for each output channel, [C].
@@ -129,6 +130,8 @@ class TrainedProduct:
 
     def back(self, walk: ErrorPropagation, error: QuantizedError) -> None:
         """Store the gradient of the weights, and add the error of the layer's input to `source`.
+
+        An error is the quantized gradient of the loss with respect to a value.
 
         Args:
             walk: The back-propagation.
@@ -173,7 +176,8 @@ class TrainedLayer:
         result: The float output of the layer.
         reach: Largest magnitude of `result` with the initial weights, which fixes its quantization range.
         learned: The trained tensors, in the order in which the training state stores them.
-        backs: Functions that handle the errors of `result` and of values inside the layer, by value.
+        backs: Functions that handle the errors (quantized gradients) of `result` and of values inside the layer, by
+            value.
     """
 
     name: str
@@ -383,7 +387,7 @@ def set_gradients(graph: Graph, trained: Sequence[TrainedLayer], result: Value, 
         trained: The trainable layers.
         result: The model's float output.
         target: The input with the expected class or output.
-        loss: A key of CODED_LOSSES.
+        loss: A key of CODED_LOSSES: "cross-entropy", "mse", "mae" or "huber".
     """
     value, reach = _judged(graph, trained, logits_of(result) if loss == "cross-entropy" else result)
     backs = [(value.producer, back) for layer in trained for value, back in layer.backs.items()]

@@ -52,7 +52,7 @@ def select_layers(graph: Graph, text: str) -> list[TrainableLayer]:
     """Return the layers that the value of `--train` selects, in the order of the graph.
 
     Args:
-        graph: The graph, after `fuse_float`.
+        graph: The graph, whose layers `fuse_float` has fused.
         text: A comma-separated list of layer names, `last:N` (the last N layers), `NAME[C;C]` (single output channels
             of a layer), `bias` or `bias:N` (biases only, of all or the last N layers), and `adapter:RANK` or
             `adapter:RANK:N` (low-rank adapters). If one of several entries for a layer selects all of its weights, all
@@ -94,7 +94,7 @@ def recurrent_layers_to_train(graph: Graph, text: str, any_layers: bool) -> list
     """Return the names of the recurrent layers that are trained or depend on a trained layer.
 
     Args:
-        graph: The graph, after `fuse_float`.
+        graph: The graph, whose layers `fuse_float` has fused.
         text: The value of `--train`.
         any_layers: Whether to return all recurrent layers, whatever `text` selects.
     """
@@ -134,7 +134,7 @@ def has_channels(node: Node) -> bool:
 def trainable_layers(graph: Graph) -> list[Node]:
     """Return the layers that can be trained: the model's first output depends on them, and their weights are constants.
 
-    The graph must have gone through `fuse_float`.
+    The graph must have gone through `fuse_float`, which fuses the layers of a float graph.
     """
     leading = nodes_before(graph.outputs[0])
     return [node for node in graph.nodes if node in leading and _has_weights(node)]

@@ -164,9 +164,10 @@ Its multiples modulo 2³² are evenly distributed (Weyl, 1916).
 
 
 def dither_counter(graph: Graph, count: Value) -> Value:
-    """Add count · WEYL_STEP modulo 2³² to the graph, and return it as uint32 [1].
+    """Add a number that dithers the rounding of updates to the graph, and return it as uint32 [1].
 
-    Over the updates 1, 2, 3, … the results are evenly distributed, and equal on every CPU.
+    It is count · WEYL_STEP modulo 2³². Over the updates 1, 2, 3, … the numbers are evenly distributed, and equal on
+    every CPU.
 
     Args:
         graph: The graph, changed in place.

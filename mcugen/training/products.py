@@ -98,7 +98,8 @@ class Geometry:
     def is_matrix(self) -> bool:
         """Return whether the layer is a product of two matrices.
 
-        It is if each window has one position, and there are no groups.
+        A dense layer is. A convolution is if its window has one element, stride 1 and no padding, and if it has no
+        groups.
         """
         if isinstance(self.op, Dense):
             return True
@@ -171,7 +172,15 @@ class Geometry:
         return emit.reshaped(w, (self.channels, self.depth))
 
     def columns(self, emit: Emitter, x: Value) -> Value:
-        """Return `x` in the shape of the layer's input as a matrix [depth, positions]; requires `is_matrix`."""
+        """Return a value in the shape of the layer's input as a matrix [depth, positions].
+
+        Call this only for a layer that is a product of two matrices (`is_matrix`). `depth` is the number of weights of
+        an output channel, `positions` the number of output elements of a channel.
+
+        Args:
+            emit: Adds operators to the graph.
+            x: The value.
+        """
         if isinstance(self.op, Dense):
             return emit.transposed(emit.reshaped(x, (self.positions, self.depth)))
         return emit.reshaped(x, (self.depth, self.positions))

@@ -174,7 +174,7 @@ def new_statistics(
 
     Args:
         graph: The graph, to which nodes are added.
-        news: Layer name and unconditional new value of each running statistic.
+        news: For each running statistic, the name of its layer, and the value that it takes if the layer learns.
         rates: Learning rate of each layer, by name.
     """
     for value, (name, new) in news.items():

@@ -80,9 +80,9 @@ def tell_warnings(warnings: Sequence[str]) -> None:
 
 
 def tell_notes(notes: Sequence[str]) -> None:
-    """Print notes on stderr: the first MAX_PRINTED_NOTES ones, and all notes that name layers of another precision.
+    """Print notes on stderr: all notes that list layers of another precision, and the first MAX_PRINTED_NOTES others.
 
-    The JSON report has all notes.
+    Repeated notes are printed once. The JSON report has all notes.
     """
     from mcugen.reporting.text import names_layers
 

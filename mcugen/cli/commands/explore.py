@@ -28,11 +28,13 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class ExplorationOptions:
-    """The options of `mcugen explore` on which combinations are run, and which are best.
+    """The options of `mcugen explore` that say which combinations are run, and which count as the best.
+
+    A combination is a board, a precision and an optimization goal, for which the model is compiled.
 
     Attributes:
-        min_accuracy: Smallest value of the metric, if it is limited.
-        max_energy: Largest energy of a call in microjoules, if it is limited.
+        min_accuracy: Smallest accepted value of the accuracy metric; None for no limit.
+        max_energy: Largest accepted energy of a call in microjoules; None for no limit.
         price: Prices of boards, as texts BOARD=PRICE.
         simulate: Whether to run combinations under QEMU.
         most_runs: Largest number of combinations to run.

@@ -46,7 +46,8 @@ def import_model(
         dims: Sizes of symbolic dimensions.
         bound: Values of inputs that become constants.
         sizes: Assumed lengths of dimensions that the model computes (`Graph.sizes`); each also becomes an output.
-        composed: Receives the nodes that replace composed operators (see `composition.replace_composed_nodes`).
+        composed: Receives, for each node that its importer expands to other ONNX operators, the nodes that it was
+            expanded to; None if they are not needed.
         registry: Importers of operators.
         keeps_statistics: Whether batch normalization stays an operator (`ops.norm.BatchNormalize`).
 

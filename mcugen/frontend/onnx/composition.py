@@ -20,6 +20,8 @@ from mcugen.ops.onnx_node import Operand
 class Parts:
     """ONNX nodes that together compute what one composed node computes.
 
+    A composed node is an ONNX node that its importer expands to other ONNX operators.
+
     Attributes:
         nodes: The nodes in order.
         ends: Identity nodes that give the results the names of the composed node's outputs.
@@ -49,7 +51,7 @@ class Parts:
         return results
 
     def keep(self, name: str, array: Array) -> str:
-        """Add a constant of this name for the nodes to read, and return its name."""
+        """Add a constant of this name to those that the nodes read, and return the name."""
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return name
 
@@ -60,7 +62,10 @@ Composed = dict[str, Parts]
 
 @dataclass
 class Recorder:
-    """A recorder of one composed node: it imports the operators that the node consists of, as ONNX nodes.
+    """A recorder of one composed node: it imports the operators that the node consists of, and keeps them.
+
+    A composed node is an ONNX node that its importer expands to other ONNX operators. The recorded nodes can replace it
+    in the ONNX model, for programs that do not know its operator.
 
     Attributes:
         graph: The HIR graph.
@@ -93,7 +98,8 @@ class Recorder:
     def finish(self, outputs: Sequence[str], results: Sequence[Value | None], composed: Composed) -> None:
         """Add the recorded nodes to `composed`, unless they cannot replace the composed node.
 
-        They cannot if a result was computed by nodes that were not recorded.
+        A composed node is an ONNX node that its importer expands to other ONNX operators. The recorded nodes cannot
+        replace it if nodes that were not recorded computed a result or an operand.
 
         Args:
             outputs: The ONNX names of the composed node's outputs.
@@ -151,9 +157,12 @@ def _named(names: Sequence[tuple[str, str]]) -> list[onnx.NodeProto]:
 def replace_composed_nodes(model: onnx.ModelProto, composed: Mapping[str, Parts]) -> onnx.ModelProto:
     """Return a model in which composed nodes are replaced by the ONNX nodes that compute the same.
 
+    A composed node is an ONNX node that its importer expands to other ONNX operators.
+
     Args:
         model: The model, which is not changed.
-        composed: The replacements. A node without one stays.
+        composed: The nodes that replace each composed node, by the name of its first output. A node without a
+            replacement stays.
     """
     if not composed:
         return model

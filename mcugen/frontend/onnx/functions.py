@@ -54,10 +54,10 @@ def _first_versions() -> dict[str, int]:
 
 @cache
 def restored_version(op_type: str, opset: int) -> int:
-    """Return the first operator set after `opset` that defines an operator again that is deprecated in `opset`.
+    """Return the operator set that defines an operator again which is deprecated in `opset`; 0 if there is none.
 
-    The result is 0 if there is none. GroupNormalization of opset 18 was deprecated when opset 21 corrected it, and
-    runtimes still compute it.
+    For example, opset 18 deprecates its GroupNormalization, which opset 21 corrected and defined again. Runtimes still
+    compute such deprecated operators.
     """
     if not onnx.defs.has(op_type, opset) or not onnx.defs.get_schema(op_type, opset).deprecated:
         return 0
@@ -83,9 +83,10 @@ def _type_parameters(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> l
 
 
 def outputs_like(node: onnx.NodeProto, opset: int, inputs: Sequence[int]) -> list[str]:
-    """Return the names of outputs that must have the element type of one of some inputs.
+    """Return the names of a node's outputs whose element type must equal that of one of the given inputs.
 
-    The operator's schema gives these inputs and outputs one type parameter (such as T).
+    The operator's schema says so: it gives these outputs and inputs the same type parameter (such as T). Without a
+    schema, the names of all outputs are returned.
 
     Args:
         node: The node.

@@ -38,7 +38,11 @@ BIND_REMEDY = "or fix both inputs: --bind NAME=FILE.npy"
 
 
 class ConstantLoss(Enum):
-    """Way in which an exporter lost the mean or variance of a Keras normalization; values are texts for messages."""
+    """Way in which an exporter lost the mean or variance of a Keras Normalization layer; values are texts for messages.
+
+    INPUT: the constant became an input of the model. MISSING: no tensor has its name. NOT_FINITE and ZERO: its value is
+    NaN or infinite, or a variance of 0.
+    """
 
     INPUT = "is an input of the model"
     MISSING = "is missing"
@@ -48,11 +52,11 @@ class ConstantLoss(Enum):
 
 @dataclass(frozen=True)
 class LostConstant:
-    """A mean or standard deviation of a Keras normalization that the exporter lost.
+    """A mean or standard deviation of a Keras Normalization layer whose value the exporter did not keep.
 
     Attributes:
         name: Name of its tensor in the ONNX model.
-        loss: How it was lost.
+        loss: How it was lost, such as by becoming an input.
     """
 
     name: str
@@ -82,18 +86,30 @@ def lost_constants(graph: onnx.GraphProto, bound: Collection[str] = ()) -> list[
 
 
 def describe_lost(lost: Collection[LostConstant]) -> str:
-    """Return one line for the user that names the lost constants and says how to export the model again."""
+    """Return one line for the user that names the lost constants and says how to export the model again.
+
+    A lost constant is a mean or standard deviation of a Keras Normalization layer whose value the exporter did not
+    keep.
+    """
     return f"{list_lost_constants(lost)}; {remedy_of(lost)}"
 
 
 def list_lost_constants(lost: Collection[LostConstant]) -> str:
-    """Return a phrase that names the lost constants and the way in which each is lost."""
+    """Return a phrase for messages that names the lost constants and says how each was lost.
+
+    A lost constant is a mean or standard deviation of a Keras Normalization layer whose value the exporter did not
+    keep.
+    """
     named = ", ".join(f"'{constant.name}' {constant.loss.value}" for constant in lost)
     return f"the exporter lost mean or variance of Keras' Normalization layer: {named}"
 
 
 def remedy_of(lost: Collection[LostConstant]) -> str:
-    """Return the advice for the user on how to export the model again, so that the lost constants are in it."""
+    """Return the advice for the user on how to export the model again without losing constants.
+
+    A lost constant is a mean or standard deviation of a Keras Normalization layer whose value the exporter did not
+    keep.
+    """
     return (
         f"{EXPORT_REMEDY}, {BIND_REMEDY}"
         if any(constant.loss is ConstantLoss.INPUT for constant in lost)

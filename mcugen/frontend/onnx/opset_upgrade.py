@@ -38,12 +38,13 @@ def standard_opset(owner: onnx.ModelProto | onnx.FunctionProto) -> int | None:
 
 
 def tag_functions(model: onnx.ModelProto, opset: int, place: str) -> None:
-    """Mark the nodes of functions that import another operator set than the model, so that they can be inlined.
+    """Mark the nodes of functions that import another operator set than the model, in place.
 
-    `upgrade` removes the marks.
+    A marked node has a domain that names its own operator set. The functions can then be inlined although the sets
+    differ; `upgrade` converts the nodes and removes the marks.
 
     Args:
-        model: The model, changed in place.
+        model: The model.
         opset: The operator set of the model.
         place: The file or model, for messages.
 

@@ -18,9 +18,9 @@ from mcugen.ops.written_out import MIN_ROLLED_STEPS, UnrolledLayer, unrolled_lay
 
 
 def may_be_steps(model: onnx.ModelProto) -> bool:
-    """Return whether a model has enough nodes to contain an unrolled recurrent layer.
+    """Return whether a model may contain an unrolled recurrent layer: one whose time steps are separate nodes.
 
-    This is a fast test before `roll_up_steps`.
+    This is a fast test by the number of nodes of one operator; `roll_up_steps` then looks for the steps themselves.
     """
     return len([node for node in model.graph.node if node.op_type == CELL_MARKER_OPERATOR]) >= MIN_ROLLED_STEPS
 
@@ -34,7 +34,8 @@ def roll_up_steps(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value 
         env: Values by ONNX name, without float16 values, which are rounded between the steps.
 
     Returns:
-        The layers as parts, by the first outputs of the nodes that they replace.
+        The ONNX nodes of each recurrent layer, by the first output of a node that they replace. Other nodes whose
+        results the layer computes are replaced by nothing.
     """
     places = {name: index for index, node in enumerate(model.graph.node) for name in node.output[:1]}
     names = {v: name for name, v in reversed(list(env.items())) if v is not None}

@@ -43,16 +43,15 @@ MAX_INFERENCE_CONSTANT_ELEMENTS = 4096
 
 @dataclass
 class Scope:
-    """A scope of ONNX tensor names, whose nodes are imported into `graph`.
+    """The names and values of the ONNX tensors of a model or body, and the import of its nodes into an HIR graph.
 
     Names that are not in `env` come from the enclosing scope `outer`. Floats of 16 bits or less are computed as
-    float32, because C has no such types; `halves` has their ONNX types by name. `refusals` collects why nodes
-    cannot be compiled, and `opsets` has the version of each operator domain.
+    float32, because C has no such types.
 
     Attributes:
         graph: The HIR graph to which nodes are added.
         opsets: Version of each operator domain.
-        env: Values by ONNX name; None for outputs of refused nodes and of nodes that depend on them.
+        env: HIR values by ONNX name; None for outputs of refused nodes and of nodes that depend on them.
         sequences: Sequences of known length, by ONNX name.
         halves: ONNX types of values that are floats of at most 16 bits, by name.
         declared: Complete types that the model states; exporters write the results of ONNX's shape inference.
@@ -66,7 +65,8 @@ class Scope:
         capture: Function that makes a value of the enclosing scope available here; None if its name is enough.
         depth: Number of enclosing control flow operators.
         budget: Number of nodes that may still be imported; all scopes of a model share this list of one element.
-        composed: Parts that replace composed nodes, by the node's first output.
+        composed: ONNX nodes that can replace a node which its importer expands to other operators, by that node's first
+            output.
         registry: Importers of operators.
     """
 
@@ -119,7 +119,8 @@ class Scope:
     def full_name(self, name: str) -> str:
         """Return the name of a tensor of this scope that is unique in the model.
 
-        It is needed if the nodes of a body replace the node that has the body.
+        A body (of an If, or of an operator that ONNX defines by others) has its own tensor names. If its nodes replace
+        the node that has the body, these names must not collide with others.
 
         Args:
             name: Name of the tensor within the scope.
@@ -518,7 +519,7 @@ class Scope:
 
 @dataclass
 class Subgraph(Body):
-    """A graph attribute of an If, Loop or Scan, which the node's importer adds to a graph of its choice.
+    """A graph attribute of an If, Loop or Scan; the importer of that node adds the subgraph's nodes to a graph.
 
     Attributes:
         scope: The scope of the node that has the attribute.

@@ -23,17 +23,19 @@ from mcugen.hir.types import Array
 
 @dataclass
 class NodeUpgrade:
-    """The upgrade of one ONNX node, which a rule changes in place and adds nodes around.
+    """The upgrade of one ONNX node to a newer operator set.
 
-    The added nodes are valid in the operator set of the rule, or in a later one that every model is upgraded to.
+    An upgrade rule (a function for one operator and one operator set) changes the node in place, and may add nodes
+    before and after it. The added nodes are valid in the operator set of the rule, or in a later one that every model
+    is upgraded to.
 
     Attributes:
         node: The node that is changed.
         types: Known types of tensors, by name.
-        names: Names in use.
+        names: Tensor names in use, to which new names are added.
         constants: Constants, by name.
         before: Nodes added before the node.
-        after: Nodes added behind the node.
+        after: Nodes added after the node.
     """
 
     node: onnx.NodeProto
