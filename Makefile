@@ -5,7 +5,7 @@ DIGITS := examples/digits
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
 .PHONY: demo test lint lint-c bench plain-c zoo gallery two-cores costs kernel-table docs docs-site picture quant-study onnx-tests compile-time random-graphs \
-	fuzz fuzz-graphs fuzz-networks fuzz-inputs hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
+	fuzz fuzz-graphs fuzz-networks fuzz-inputs fuzz-tflite hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
 DEMO := $(DIGITS)/digits_f32.onnx --calibration $(DIGITS)/calibration.npz --board rt1060
@@ -86,7 +86,7 @@ FUZZ_GRAPHS ?= --seeds 1000
 FUZZ_NETWORKS ?= --seeds 1000
 FUZZ_INPUTS ?= --count 100000
 
-fuzz: fuzz-graphs fuzz-networks fuzz-inputs  ## what models and files could be, by seed
+fuzz: fuzz-graphs fuzz-networks fuzz-inputs fuzz-tflite  ## what models and files could be, by seed
 
 fuzz-graphs: export PYTHONPATH := tests:tests/ops:tools
 fuzz-graphs: setup  ## random graphs of everything, by seed; what fails is made small and kept in build/fuzz
@@ -98,6 +98,10 @@ fuzz-networks: setup  ## random structured networks, quantized in every way, on 
 
 fuzz-inputs: setup  ## damaged and made-up files and options: no traceback, no crash, no hang
 	$(BIN)/python tools/fuzz_inputs.py $(FUZZ_INPUTS)
+
+fuzz-tflite: export PYTHONPATH := tests:tools
+fuzz-tflite: setup  ## 100,000 damaged .tflite files, by seed: no exception, no hang, little memory
+	$(BIN)/python -W ignore tools/fuzz_tflite.py $(FUZZ_TFLITE)
 
 hostile: setup  ## the corpus of hostile input, whole
 	$(BIN)/python tools/hostile.py

@@ -16,6 +16,7 @@ from mcugen.core.errors import McugenError
 from mcugen.reporting.kernels import kernel_table
 from mcugen.reporting.operators import operator_table
 from mcugen.reporting.stored import report_schema
+from mcugen.reporting.tflite_operators import tflite_operator_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,6 +38,11 @@ def test_operator_table_is_current() -> None:
     text = (ROOT / "docs" / "reference" / "operators.md").read_text()
     between = text.split("<!-- operators:begin -->\n")[1].split("<!-- operators:end -->")[0]
     assert between == operator_table(), "write the output of `mcugen operators` between the markers"
+
+
+def test_tflite_operator_table_is_current() -> None:
+    text = (ROOT / "docs" / "reference" / "tflite_operators.md").read_text()
+    assert replace_between_markers(text, "tflite", tflite_operator_table()) == text, "run `make docs`"
 
 
 def test_kernel_table_is_current() -> None:

@@ -21,6 +21,7 @@ from mcugen.export.formats import format_table
 from mcugen.options.reference import option_reference
 from mcugen.reporting.kernels import kernel_table
 from mcugen.reporting.stored import report_schema
+from mcugen.reporting.tflite_operators import tflite_operator_table
 
 ROOT = Path(__file__).resolve().parents[1]
 MCUGEN = Path(sys.executable).with_name("mcugen")
@@ -83,6 +84,7 @@ def main() -> None:
     demo = f"What `make demo` prints (`mcugen {' '.join(DEMO)}`):\n\n```\n{output(*DEMO)}\n```"
     rewrite_passage(ROOT / "docs" / "start" / "first_model.md", "demo", demo)
     rewrite_passage(ROOT / "docs" / "reference" / "operators.md", "operators", output("operators"))
+    rewrite_passage(ROOT / "docs" / "reference" / "tflite_operators.md", "tflite", tflite_operator_table())
     rewrite_passage(ROOT / "docs" / "reference" / "kernels.md", "declared", kernel_table())
     rewrite_passage(ROOT / "docs" / "reference" / "options.md", "options", option_reference())
     keyword_types.main()

@@ -186,7 +186,9 @@ class Compilation:
     @cached_property
     def source(self) -> LoadedModel:
         """Return the checked model, imported with the operators of mcugen and of the options' plug-ins."""
-        return load(self.model, registry_of(self.options.plugins), self.options.input_types)
+        source = load(self.model, registry_of(self.options.plugins), self.options.input_types)
+        self.options = replace(self.options, states={**source.states, **self.options.states})
+        return source
 
     @cached_property
     def float_model(self) -> FloatModel:

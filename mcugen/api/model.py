@@ -275,7 +275,7 @@ def compile(
     `--max-ram`. None stands for an option that is not given. Options of NAME=VALUE take dictionaries.
 
     Args:
-        model: The ONNX model: its file, the bytes of a file, or the model in memory.
+        model: The model: its file (ONNX or .tflite), the bytes of a file, or the ONNX model in memory.
         board: The board: a name of `mcugen boards`, a .toml file, or a board in memory. "host" is this computer.
         progress: Called with the name of a task, the number of finished steps, and the number of all steps.
         **options: The options; docs/reference/options.md describes them.

@@ -89,7 +89,7 @@ def quantize(
     Every option of `mcugen quantize` is a keyword, as for `mcugen.compile`.
 
     Args:
-        model: The ONNX model: its file, the bytes of a file, or the model in memory.
+        model: The model: its file (ONNX or .tflite), the bytes of a file, or the ONNX model in memory.
         samples: The samples that ranges come from, which are also the keyword `calibration`: a path, an array with a
             leading axis of samples, a list of arrays, or a dictionary of these by the names of inputs.
         finetune: Epochs of fine-tuning on the samples, if outputs are below `min_sqnr` (25 dB).

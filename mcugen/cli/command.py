@@ -31,7 +31,7 @@ from mcugen.options.table import OPTIONS, find_option, option_of_parameter, opti
 T = TypeVar("T")
 """Type of the function that becomes a command."""
 
-Model = Annotated[Path, typer.Argument(help="ONNX file", show_default=False)]
+Model = Annotated[Path, typer.Argument(help="ONNX or .tflite file", show_default=False)]
 """Type of the command-line argument that is the path of the ONNX file, for commands that take a model."""
 
 

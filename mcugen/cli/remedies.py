@@ -57,10 +57,11 @@ class Invocation:
 
     @property
     def model(self) -> str:
-        """Return the ONNX file of the command, or a placeholder."""
+        """Return the file of the model of the command, or a placeholder."""
         first = [text for text in self.arguments[:1] if not text.startswith("-")]
         return next(
-            (text for text in [*self.arguments, *first] if text.endswith(".onnx") or text in first), "MODEL.onnx"
+            (text for text in [*self.arguments, *first] if text.endswith((".onnx", ".tflite")) or text in first),
+            "MODEL.onnx",
         )
 
     def option(self, name: str) -> str:

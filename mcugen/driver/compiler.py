@@ -100,6 +100,7 @@ def _load(model: ModelSource, options: CompileOptions) -> tuple[LoadedModel, Com
         source, options = model.loaded, replace(options, dims={}, bound={})
     else:
         source = load(model, registry_of(options.plugins), options.input_types)
+        options = replace(options, states={**source.states, **options.states})
     if options.integer_io:
         states = {*options.states, *options.states.values()}
         source = replace(source, proto=with_integer_borders(source.proto, states))

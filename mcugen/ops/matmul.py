@@ -42,7 +42,7 @@ from mcugen.numerics.sums import (
     product_sums,
     real_product,
 )
-from mcugen.ops.conversion import Cast, cast
+from mcugen.ops.conversion import Cast, Dequantize, cast
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.movement import Expand, Reshape, Slice, Transpose, reshaped
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -338,8 +338,20 @@ def emit_matmul(node: OnnxNode, a: Value, b: Value, suffix: str = "") -> Value:
 
 
 def _product_of(a: Value, b: Value) -> Operator:
-    """Return the operator of a product: elementwise for a column by a row of reals, whose sums have one term."""
-    return Binary("Mul") if a.type.shape[-1] == 1 and a.type.dtype.is_float else MatMul()
+    """Return the operator of a product: elementwise for a column by a row of reals, whose sums have one term.
+
+    A product with quantized weights stays one of matrices, which becomes an integer layer with its bias.
+    """
+    is_outer = a.type.shape[-1] == 1 and a.type.dtype.is_float
+    return Binary("Mul") if is_outer and not _are_quantized_weights(b) else MatMul()
+
+
+def _are_quantized_weights(value: Value) -> bool:
+    """Return whether a value is dequantized from constants, and perhaps transposed."""
+    producer = value.producer
+    if producer is not None and isinstance(producer.op, Transpose):
+        producer = producer.input(0).producer
+    return producer is not None and isinstance(producer.op, Dequantize) and producer.input(0).is_constant
 
 
 def _same_batch(node: OnnxNode, a: Value, b: Value) -> tuple[Value, Value]:

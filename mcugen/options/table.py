@@ -366,7 +366,7 @@ OPTIONS = (
     Option("--html", Path, "file for the result as one page", ("validate",), writes=OutputKind.FILE),
     Option("--from", Path, "measured runs, written by `mcugen validate --runs`",
            ("calibrate-board",), default=REQUIRED),
-    Option("--model", list[Path], "ONNX file of a measured model", ("calibrate-board",), default=REQUIRED),
+    Option("--model", list[Path], "ONNX or .tflite file of a measured model", ("calibrate-board",), default=REQUIRED),
     Option("--plugin", list[Path], "Python file with operators of your own", ("operators",)),
     Option("--like", str, "list only boards with this text in name, part number, CPU, kits or description",
            ("boards",)),

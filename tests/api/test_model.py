@@ -166,7 +166,7 @@ def test_wrong_samples_are_an_error(samples: object, message: str, small: mcugen
     ("model", "message"),
     [
         (3, "model must be a path, the bytes of a file, or an onnx.ModelProto"),
-        (b"no model", "must be an ONNX model"),
+        (b"no model", "must be an ONNX or .tflite model"),
         (b"", "no graph in it"),
         ("missing.onnx", "missing.onnx: the model must be a readable file"),
     ],

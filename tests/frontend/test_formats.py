@@ -33,11 +33,9 @@ def safetensors() -> bytes:
 
 MAGIC = 0x1950A86A20F9469CFC6C
 """What old files of PyTorch begin with, pickled."""
-TFLITE = b"\x1c\0\0\0TFL3" + bytes(24)
 GRAPH_DEF = b"\n\x14\n\x01x\x12\x0bPlaceholder" + bytes(8)
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BY_CONTENT = {
-    "tflite": (TFLITE, "tf2onnx.convert --tflite"),
     "h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "model.export"),
     "keras": (zipped("metadata.json", "config.json", "model.weights.h5"), "model.export"),
     "pt": (zipped("net/data.pkl", "net/version"), "torch.onnx.export"),
@@ -60,7 +58,9 @@ BY_CONTENT = {
 def test_by_content_whatever_the_name(tmp_path: Path, data: bytes, remedy: str, suffix: str):
     path = tmp_path / f"model{suffix}"
     path.write_bytes(data)
-    with pytest.raises(ModelError, match=rf"the file must be an ONNX model\. found: .*try: .*{remedy}") as error:
+    with pytest.raises(
+        ModelError, match=rf"the file must be an ONNX or .tflite model\. found: .*try: .*{remedy}"
+    ) as error:
         load_model(path)
     assert error.value.exit_code == 3
 
@@ -68,7 +68,7 @@ def test_by_content_whatever_the_name(tmp_path: Path, data: bytes, remedy: str, 
 @pytest.mark.parametrize(
     ("suffix", "remedy"),
     [
-        *((".tflite", "tf2onnx.convert --tflite"), (".h5", "model.export"), (".keras", "model.export")),
+        *((".tflite", "copy or export the file again"), (".h5", "model.export"), (".keras", "model.export")),
         *((".pt", "torch.onnx.export"), (".PTH", "torch.onnx.export"), (".pb", "tf2onnx.convert --graphdef")),
         *((".pkl", "skl2onnx"), (".joblib", "skl2onnx"), (".safetensors", "torch.onnx.export")),
         *((".mlmodel", "torch.onnx.export"), (".zip", "unpack it"), (".onnx", "export the model again")),
@@ -90,6 +90,13 @@ def test_the_content_is_believed_and_not_the_name(tmp_path: Path):
     net.output(net.op("Relu", net.input("x", 4)))
     onnx.save(net.model(), path)
     assert load_model(path)[0].graph.node
+
+
+def test_a_damaged_file_of_tensorflow_lite(tmp_path: Path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(24))
+    with pytest.raises(ModelError, match=r"the schema must be version 3\. found: 0\. try: copy or export"):
+        load_model(path)
 
 
 def test_a_folder_of_tensorflow(tmp_path: Path):

@@ -198,6 +198,16 @@ def test_int8_product_of_two_activations():
     check_quantized(model)
 
 
+def test_quantized_layer_of_depth_one_is_a_layer():
+    net = Net()
+    x = net.dequantize(net.input("x", 1, 1, dtype=np.int8), 0.05, 3)
+    w = net.dequantize(net.const(rng().integers(-128, 128, (1, 6)), np.int8), 0.03)
+    net.output(net.quantize(net.op("MatMul", x, w), 0.1, 5, out="y"), dtype=np.int8)
+    model = net.model()
+    assert operators(optimized(model)) == ["dense"]
+    check_quantized(model)
+
+
 def test_products_of_depth_one_are_those_of_elements():
     """Of reals, and of codes between conversions."""
     for dtype in (np.float32, np.int8):

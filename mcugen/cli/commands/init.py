@@ -20,7 +20,9 @@ from mcugen.options.arguments import TaskArguments
 
 @takes_options
 def init(
-    model: Annotated[Path | None, typer.Argument(help="ONNX file; else asked for", show_default=False)] = None,
+    model: Annotated[
+        Path | None, typer.Argument(help="ONNX or .tflite file; else asked for", show_default=False)
+    ] = None,
     *,
     board: str,
     task: TaskArguments,
@@ -32,9 +34,9 @@ def init(
     path = Path(FILE)
     if path.exists() and not force:
         raise UsageError(f"{FILE} must not be there yet", "one", "give --force to replace it, or edit it")
-    model = model or Path(_ask("the model, an ONNX file"))
+    model = model or Path(_ask("the model, an ONNX or .tflite file"))
     if not model.is_file():
-        raise UsageError(f"{model}: the model must be a file", "none", "give the path of an ONNX file")
+        raise UsageError(f"{model}: the model must be a file", "none", "give the path of an ONNX or .tflite file")
     board = board or _ask("the board, a name of `mcugen boards`")
     load_board(board)
     task.build()

@@ -32,7 +32,7 @@ class ModelSettings:
 
 @takes_options
 def link(
-    models: Annotated[list[Path], typer.Argument(help="ONNX files", show_default=False)],
+    models: Annotated[list[Path], typer.Argument(help="ONNX or .tflite files", show_default=False)],
     *,
     board: str,
     output: Path,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognition of files that are not ONNX models, by content or else by name, and how to convert them to ONNX."""
+"""Recognition of files that are no ONNX or .tflite models, by content or else by name, and how to convert them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcugen.core.limits import open_regular
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """A file format of neural networks that is not ONNX.
+    """A file format of neural networks that mcugen does not read.
 
     Attributes:
         name: Name of the format.
@@ -36,7 +36,7 @@ _GRAPH_DEF = ModelFormat(
     "a TensorFlow graph",
     "python -m tf2onnx.convert --graphdef FILE --inputs NAME:0 --outputs NAME:0 --output model.onnx",
 )
-_TFLITE = ModelFormat("a TensorFlow Lite model", "python -m tf2onnx.convert --tflite FILE --output model.onnx")
+_TFLITE = ModelFormat("a damaged TensorFlow Lite model, without its identifier", "copy or export the file again")
 _SAFETENSORS = ModelFormat(
     "weights without a network (safetensors)", "load them into their PyTorch model and call torch.onnx.export"
 )
@@ -51,7 +51,6 @@ _ZIPPED = ModelFormat("a compressed file", "unpack it, and give the .onnx file t
 _BEGINNINGS = {
     rb"version https://git-lfs": _POINTER,
     rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)": _PAGE,
-    rb"....TFL3": _TFLITE,
     rb"....ORTM": _ORT,
     rb"\x89HDF\r\n\x1a\n": _KERAS,
     rb"PK\x03\x04.*(/data\.pkl|/constants\.pkl)": _TORCH,

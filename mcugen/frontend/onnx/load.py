@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checked loading of a valid ONNX model of a supported opset from any bytes."""
+"""Checked loading of a valid ONNX model of a supported opset from the bytes of any ONNX or .tflite file."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from mcugen.frontend.onnx.lost_constants import require_constants
 from mcugen.frontend.onnx.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET, tag_functions, upgrade
 from mcugen.frontend.onnx.order import sort_nodes
 from mcugen.frontend.onnx.sparse import make_dense
+from mcugen.frontend.tflite.convert import convert_tflite, is_tflite
+from mcugen.frontend.tflite.schema import STATES_KEY
 from mcugen.ops.onnx_node import BUILT_IN, Registry
 
 
@@ -40,7 +43,7 @@ def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelPro
         The model, and the SHA-256 of its file and its external data.
 
     Raises:
-        ModelError: The file cannot be read, or is not valid ONNX.
+        ModelError: The file cannot be read, or is neither valid ONNX nor a valid .tflite model.
     """
     model, sha256 = _read_model(path)
     return prepare_model(model, str(path), registry), sha256
@@ -60,15 +63,19 @@ def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def parse_model(data: bytes, place: Path) -> onnx.ModelProto:
-    """Return the model in the bytes of a file; it is not checked yet.
+    """Return the model in the bytes of an ONNX or .tflite file; it is not checked yet.
 
     Args:
         data: The bytes.
         place: The file, or a name for messages.
 
     Raises:
-        ModelError: The bytes are not an ONNX model.
+        ModelError: The bytes are neither an ONNX nor a .tflite model.
+        UnsupportedError: A .tflite model has operators that cannot be compiled.
+        DoesNotFitError: A .tflite model exceeds a limit of `core.limits`.
     """
+    if is_tflite(data):
+        return convert_tflite(data, str(place))
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -82,7 +89,7 @@ def parse_model(data: bytes, place: Path) -> onnx.ModelProto:
 def _no_model(path: Path, fault: str) -> ModelError:
     known = recognize_format(path) if path.is_file() else None
     remedy = known.remedy if known else "export the model again"
-    return ModelError(f"{path}: the file must be an ONNX model", known.name if known else fault, remedy)
+    return ModelError(f"{path}: the file must be an ONNX or .tflite model", known.name if known else fault, remedy)
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,21 @@ class LoadedModel:
     file: str
     registry: Registry = BUILT_IN
 
+    @property
+    def states(self) -> dict[str, str]:
+        """Return the states that the model itself declares: the input that takes a state, by the output that gives it.
+
+        Variables of .tflite files become such inputs and outputs.
+        """
+        entries = [entry.value for entry in self.given.metadata_props if entry.key == STATES_KEY]
+        try:
+            states = json.loads(entries[0]) if entries else {}
+        except (ValueError, RecursionError):
+            states = None
+        if not isinstance(states, dict) or not all(isinstance(name, str) for name in states.values()):
+            raise ModelError(f"{self.file}: metadata '{STATES_KEY}' must name states", "other text", "remove it")
+        return states
+
 
 def load(
     model: str | Path | onnx.ModelProto,
@@ -112,7 +134,7 @@ def load(
     """Load a model from a file or from memory, with other element types for some inputs.
 
     Args:
-        model: The file, or the model in memory, which is not changed.
+        model: The file (ONNX or .tflite), or the model in memory, which is not changed.
         registry: The operators that the model may use.
         input_types: Element types by the names of float inputs, for which the caller passes whole numbers.
 

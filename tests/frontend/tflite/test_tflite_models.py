@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole .tflite models: names, states, types, refusals, and the shared models as TensorFlow Lite Micro runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_models import numpy_outputs, optimized
+from shared_models import DATA
+from tflite_models import LiteModel, Number, converted, i8, shared_tflite, tflm_outputs
+
+from mcugen.core.errors import ModelError, UnsupportedError
+from mcugen.driver.compiler import compile_model
+from mcugen.frontend.onnx.load import load
+from mcugen.hir.interpreter import interpret
+from mcugen.hir.layer_names import name_nodes
+from mcugen.hir.types import Array
+
+
+def small(name: str = "dense/MatMul;dense/BiasAdd", **signature: str) -> LiteModel:
+    """Return a model of one layer."""
+    model = LiteModel()
+    x = model.graph.input(1, 4, dtype="int8", scale=0.1, name="serving_default_x:0")
+    w = model.graph.const(np.arange(12).reshape(3, 4), "int8", scale=0.02)
+    b = model.graph.const([1, 2, 3], "int32", scale=0.002)
+    y = model.graph.tensor(1, 3, dtype="int8", scale=0.1, name=name)
+    model.graph.op("FULLY_CONNECTED", [x, w, b], [y], 8, {0: i8(1)})
+    model.graph.output(y)
+    if signature:
+        model.sign({signature["x"]: x}, {signature["y"]: y})
+    return model
+
+
+def test_layers_have_the_names_of_tensors():
+    graph = optimized(converted(small().data()))
+    assert list(name_nodes(graph).values()) == ["dense/MatMul"]
+
+
+def test_a_result_without_a_name_of_its_own_is_called_by_its_operator():
+    graph = optimized(converted(small("StatefulPartitionedCall:0").data()))
+    assert list(name_nodes(graph).values()) == ["fully_connected"]
+
+
+def test_inputs_and_outputs_have_the_names_of_the_signature():
+    graph = optimized(converted(small(x="image", y="scores").data()))
+    assert ([v.name for v in graph.inputs], graph.output_names) == (["image"], ["scores"])
+
+
+@pytest.mark.parametrize("name", ["", "a\x00b\x1b[31m", "*/ #error", "é" * 3000, "x" * 9000])
+def test_odd_names(name: str, tmp_path: Path):
+    folder = compile_model(converted(small(name).data())).write(tmp_path / "net")
+    assert all("\x1b" not in file.read_text() for file in folder.glob("*.[ch]"))
+
+
+def test_equal_names_become_unique():
+    model = LiteModel()
+    x = model.graph.input(2, 3, name="same")
+    middle, y = model.graph.tensor(2, 3, name="same"), model.graph.tensor(2, 3, name="same")
+    model.graph.op("ABS", [x], [middle])
+    model.graph.op("SIN", [middle], [y])
+    model.graph.output(y)
+    (found,) = numpy_outputs(converted(model.data()), {"same": np.full((2, 3), -1, np.float32)}).values()
+    np.testing.assert_allclose(found, np.sin(1), rtol=1e-6)
+
+
+def test_outputs_that_are_inputs_constants_or_listed_twice():
+    model = LiteModel()
+    x, c, y = model.graph.input(2, name="x"), model.graph.const([1.0, 2.0], name="c"), model.graph.tensor(2, name="y")
+    model.graph.op("ABS", [x], [y])
+    model.graph.output(x, c, y, y)
+    found = list(numpy_outputs(converted(model.data()), {"x": np.asarray([-1, 3], np.float32)}).values())
+    assert [array.tolist() for array in found] == [[-1, 3], [1, 2], [1, 3]]
+
+
+def test_all_operators_that_are_not_supported_are_listed_at_once():
+    model = LiteModel()
+    x = model.graph.input(2, 3)
+    names = ("MyOperator", "STABLEHLO_ADD", "WHERE")
+    for name in names:
+        model.graph.op(name, [x], [model.graph.tensor(2, 3, name=f"of {name}")])
+    with pytest.raises(UnsupportedError, match=r"3 nodes are not") as error:
+        converted(model.data())
+    for index, name in enumerate(names):
+        assert f"operator {index}, {name} 'of {name}': operator not supported" in str(error.value)
+
+
+def test_refusals_of_builders_are_listed_at_once():
+    model = LiteModel()
+    x = model.graph.input(2, 3)
+    for index in range(2):
+        y = model.graph.tensor(2, 3, name=f"y{index}")
+        model.graph.op("TRANSPOSE", [x, model.graph.input(2, dtype="int32")], [y])
+        model.graph.output(y)
+    with pytest.raises(UnsupportedError, match=r"2 nodes are not(.|\n)*'y0'.*must be a constant(.|\n)*'y1'"):
+        converted(model.data())
+
+
+def test_variables_are_states_of_the_compiled_model(tmp_path: Path):
+    from tflite_cases import CASES
+
+    made = CASES["variable_float32"]()
+    path = tmp_path / "sum.tflite"
+    path.write_bytes(made.data)
+    assert load(path).states == {"total_next": "total"}
+    compiled = compile_model(path)
+    (x,) = made.feeds
+    (name,) = (v.name for v in compiled.graph.inputs if v.name != "total")
+    found = compiled.run({name: np.stack([x] * 3)}, sanitize=True)
+    output = next(key for key in found if key != "total_next")
+    np.testing.assert_allclose(found[output], np.stack([x, 2 * x, 3 * x]), rtol=1e-6)
+
+
+def test_another_version_of_the_schema_is_refused():
+    data = small().data()
+    with pytest.raises(ModelError, match="the schema must be version 3"):
+        converted(data.replace((3).to_bytes(4, "little"), (4).to_bytes(4, "little"), 1))
+
+
+def test_a_loop_within_itself_is_refused():
+    model = LiteModel()
+    inner = model.subgraph()
+    for graph in (model.graph, inner):
+        condition, x = graph.input(dtype="bool"), graph.input(2)
+        y = graph.tensor(2)
+        graph.op("IF", [condition, condition, x], [y], 92, {0: Number("i", 1), 1: Number("i", 1)})
+        graph.output(y)
+    with pytest.raises(ModelError, match=r"subgraph 1 within itself"):
+        converted(model.data())
+
+
+# ------------------------------------------------------------------------------------------------- shared models
+
+SAMPLES = {
+    "autoencoder_ad_int8": "ad",
+    "ds_cnn_kws_int8": "kws",
+    "mobilenet_v1_025_vww_int8": "vww",
+    "resnet8_cifar10_int8": "cifar10",
+    "streaming_wakeword_int8": "sww",
+    "tflm_mnist_lstm_int8": "mnist",
+}
+"""Names of the data sets of the shared models."""
+AGREEMENT = dict.fromkeys(SAMPLES, 1.0) | {"ds_cnn_kws_int8": 0.98, "mobilenet_v1_025_vww_int8": 0.96}
+"""Smallest share of samples with the class that TensorFlow Lite Micro finds; layers differ by single steps."""
+
+
+def samples_of(name: str, count: int) -> Array:
+    """Return samples of a shared model's data, as the model takes them."""
+    if name not in SAMPLES:
+        return np.random.default_rng(0).integers(-128, 128, (count, 1960 if "speech" in name else 1)).astype(np.int8)
+    data = np.load(DATA / f"{SAMPLES[name]}_eval.npz")
+    if "x_uint8" in data:
+        pixels = data["x_uint8"][:count]
+        return (pixels.astype(np.int16) - 128).astype(np.int8)
+    if "x_int8" in data:
+        return data["x_int8"][:count]
+    scale, zero = {"ad": (0.3910152, 89), "sww": (0.003701043, -128)}[SAMPLES[name]]
+    return np.clip(np.rint(data["x"][:count] / scale) + zero, -128, 127).astype(np.int8)
+
+
+def arranged(name: str, sample: Array, shape: tuple[int, ...]) -> Array:
+    """Return a sample with channels last."""
+    if sample.ndim == 3 and sample.shape[0] in (3, 40):
+        sample = np.moveaxis(sample, 0, -1)
+    return np.ascontiguousarray(sample).reshape(shape)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", [*SAMPLES, "tflm_hello_world_int8", "tflm_micro_speech_int8"])
+def test_shared_models_as_tensorflow_lite_micro_runs_them(name: str):
+    data = shared_tflite(name).read_bytes()
+    model = converted(data)
+    graph = optimized(model)
+    (given,) = graph.inputs
+    same = 0
+    samples = samples_of(name, 20)
+    for sample in samples:
+        feed = arranged(name, sample, given.type.shape)
+        (found,) = interpret(graph, {given.name: feed}).values()
+        (expected,) = tflm_outputs(data, [feed])
+        best = np.flatnonzero(expected == expected.max())
+        same += int(found.argmax() in best)
+        assert np.abs(found.astype(int) - expected).max() <= (8 if name.startswith("auto") else 60)
+    if not name.startswith("auto"):
+        assert same >= AGREEMENT.get(name, 0.95) * len(samples)

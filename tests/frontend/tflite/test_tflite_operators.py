@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each operator of TensorFlow Lite computes what TensorFlow's own interpreters compute, up to one quantized step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx_models import numpy_outputs, onnxruntime_outputs
+from tflite_cases import CASES, Case, expected_outputs, interpreted
+from tflite_models import converted
+
+from mcugen.driver.compiler import compile_model
+from mcugen.frontend.tflite.node import BUILDERS
+from mcugen.hir.types import Array
+
+EXPECTED = expected_outputs()
+
+
+Run = Callable[[onnx.ModelProto, Mapping[str, Array]], Mapping[str, Array]]
+
+
+def outputs_of(made: Case, run: Run) -> list[Array]:
+    """Return the outputs of the last run; states pass from run to run."""
+    model = converted(made.data)
+    states = {k: v for entry in model.metadata_props for k, v in json.loads(entry.value).items()}
+    given = iter(made.feeds)
+    feeds = {info.name: zeros(info) if info.name in states.values() else next(given) for info in model.graph.input}
+    for _ in range(made.runs):
+        outputs = run(model, feeds)
+        feeds |= {target: outputs[source] for source, target in states.items()}
+    return [array for name, array in outputs.items() if name not in states]
+
+
+def generated_outputs(made: Case) -> list[Array]:
+    """Return the outputs of the last run of the C code, which keeps states itself."""
+    compiled = compile_model(converted(made.data))
+    kept = compiled.options.states
+    inputs = [value.name for value in compiled.graph.inputs if value.name not in kept.values()]
+    feeds = {name: np.stack([array] * made.runs) for name, array in zip(inputs, made.feeds, strict=True)}
+    return [array[-1] for name, array in compiled.run(feeds, sanitize=True).items() if name not in kept]
+
+
+def zeros(info: onnx.ValueInfoProto) -> Array:
+    kind = info.type.tensor_type
+    return np.zeros([dim.dim_value for dim in kind.shape.dim], onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+
+
+def assert_alike(found: Sequence[Array], expected: Sequence[Array], made: Case) -> None:
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected, strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        if want.dtype.kind == "f":
+            np.testing.assert_allclose(got, want, rtol=made.share, atol=made.share * max(np.abs(want).max(), 1))
+        elif want.dtype.kind == "b" or want.dtype.itemsize > 2:
+            np.testing.assert_array_equal(got, want)
+        else:
+            assert np.abs(got.astype(int) - want).max() <= made.steps, f"{got}\n{want}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator_as_tensorflow_computes_it(name: str) -> None:
+    made = CASES[name]()
+    assert_alike(outputs_of(made, numpy_outputs), EXPECTED[name], made)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_of_operator_as_tensorflow_computes_it(name: str) -> None:
+    made = CASES[name]()
+    assert_alike(outputs_of(made, onnxruntime_outputs), EXPECTED[name], made)
+
+
+@pytest.mark.spread(8)
+@pytest.mark.parametrize("name", CASES)
+def test_generated_code_as_numpy_computes_it(name: str) -> None:
+    made = CASES[name]()
+    for got, want in zip(generated_outputs(made), outputs_of(made, numpy_outputs), strict=True):
+        if want.dtype.kind == "f":
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expected_outputs_are_those_of_the_interpreters(name: str) -> None:
+    _, outputs = interpreted(CASES[name]())
+    for got, want in zip(outputs, EXPECTED[name], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_each_operator_has_a_case() -> None:
+    used = {operator for name in CASES for operator in operators_of(CASES[name]().data)}
+    assert set(BUILDERS) - used == set()
+
+
+def operators_of(data: bytes) -> set[str]:
+    from mcugen.frontend.tflite.model import read_model
+
+    return {operator.kind for graph in read_model(data, "model").graphs for operator in graph.operators}
