@@ -10,11 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import onnx
-
 from mcugen.api.compilation import Compilation
 from mcugen.api.keyword_types import CompileKeywords
-from mcugen.api.quantized import QuantizedModel, resolve_model
+from mcugen.api.quantized import ModelInput, QuantizedModel, example_inputs_for, resolve_model
 from mcugen.core.board import Board, load_board
 from mcugen.core.errors import UsageError, shortened
 from mcugen.core.options import DIVERGED_DB
@@ -263,9 +261,10 @@ class Model:
 
 @takes_keywords("compile")
 def compile(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto | QuantizedModel,
+    model: ModelInput,
     board: str | os.PathLike[str] | Board = "host",
     *,
+    example_inputs: Any = None,
     progress: Progress = no_progress,
     **options: Unpack[CompileKeywords],
 ) -> Model:
@@ -275,8 +274,12 @@ def compile(
     `--max-ram`. None stands for an option that is not given. Options of NAME=VALUE take dictionaries.
 
     Args:
-        model: The model: its file (ONNX or .tflite), the bytes of a file, or the ONNX model in memory.
+        model: The model: a file (.onnx, .tflite, .pt2, .keras), the bytes of an ONNX or .tflite file, an
+            `onnx.ModelProto`, a `QuantizedModel`; a `torch.nn.Module` or `ExportedProgram`; a Keras model; or a fitted
+            estimator or pipeline of scikit-learn, XGBoost or LightGBM.
         board: The board: a name of `mcugen boards`, a .toml file, or a board in memory. "host" is this computer.
+        example_inputs: Inputs of one inference, which give a PyTorch module its shapes: a tensor or array, a tuple of
+            these, or a dictionary by the parameters of `forward`. By default, the first sample of `calibration`.
         progress: Called with the name of a task, the number of finished steps, and the number of all steps.
         **options: The options; docs/reference/options.md describes them.
 
@@ -285,7 +288,7 @@ def compile(
 
     Raises:
         UsageError: A keyword, a value, a board or a file of samples is wrong.
-        ModelError: The model is not valid ONNX.
+        ModelError: The model is not valid ONNX, or its framework cannot convert it.
         UnsupportedError: The model uses an operator that mcugen does not have.
         DoesNotFitError: The model does not fit the board, or exceeds a limit that you set.
 
@@ -305,7 +308,10 @@ def compile(
         True
     """
     keywords = Keywords("compile", options)
-    net = Compilation.of(resolve_model(model), resolve_board(board), keywords.task, teaching=keywords.teaching)
+    examples = example_inputs_for(model, example_inputs, options.get("calibration"))
+    net = Compilation.of(
+        resolve_model(model, examples), resolve_board(board), keywords.task, teaching=keywords.teaching
+    )
     net.progress = progress
     _ = net.compiled
     return Model(net)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
@@ -17,7 +17,9 @@ from mcugen.codegen.write import replace_file
 from mcugen.core.errors import UsageError, shortened
 from mcugen.distributed.sharing import Workers
 from mcugen.evaluation.accuracy import QuantizationEstimate
-from mcugen.evaluation.python_samples import SampleInput
+from mcugen.evaluation.python_samples import LABELS_NAME, SampleInput, sample_source
+from mcugen.evaluation.sample_files import ONLY_INPUT_NAME
+from mcugen.frontend.conversion import convert_object, needs_examples, require_no_examples
 from mcugen.frontend.onnx.load import parse_model
 from mcugen.options.keywords import Keywords, takes_keywords
 from mcugen.quantization.quantize import Progress, Quantization, no_progress
@@ -26,6 +28,10 @@ from mcugen.reporting.notebook import precision_table, tables_html
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+
+ModelInput: TypeAlias = Any
+"""Type of a model as a user gives it: a file, bytes, or an object of ONNX, PyTorch, Keras or scikit-learn."""
 
 
 class QuantizedModel:
@@ -75,9 +81,10 @@ class QuantizedModel:
 
 @takes_keywords("quantize")
 def quantize(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    model: ModelInput,
     samples: SampleInput | None = None,
     *,
+    example_inputs: Any = None,
     finetune: int = 0,
     jobs: int = 1,
     cluster: str = "",
@@ -89,9 +96,10 @@ def quantize(
     Every option of `mcugen quantize` is a keyword, as for `mcugen.compile`.
 
     Args:
-        model: The model: its file (ONNX or .tflite), the bytes of a file, or the ONNX model in memory.
+        model: The model, as for `mcugen.compile`.
         samples: The samples that ranges come from, which are also the keyword `calibration`: a path, an array with a
             leading axis of samples, a list of arrays, or a dictionary of these by the names of inputs.
+        example_inputs: Inputs of one inference, as for `mcugen.compile`.
         finetune: Epochs of fine-tuning on the samples, if outputs are below `min_sqnr` (25 dB).
         jobs: Number of processes that evaluate candidates of `precision="auto"`.
         cluster: Address of a Dask scheduler whose workers do so; "" for none.
@@ -121,18 +129,26 @@ def quantize(
     known = options if samples is None else {**options, "calibration": samples}
     task = Keywords("quantize", known).task
     task = replace(task, quantizing=replace(task.quantizing, finetune=finetune))
-    net = Compilation.of(resolve_model(model), "host", task, workers=Workers(jobs, cluster))
+    examples = example_inputs_for(model, example_inputs, known.get("calibration"))
+    net = Compilation.of(resolve_model(model, examples), "host", task, workers=Workers(jobs, cluster))
     net.progress = progress
     return QuantizedModel(net.quantized)
 
 
-def resolve_model(model: Any) -> Path | onnx.ModelProto:
-    """Return a model that is given as a file, as bytes, in memory, or as a quantized model.
+def resolve_model(model: Any, example_inputs: Any = None) -> Path | onnx.ModelProto:
+    """Return a model that is given as a file, as bytes, or as an object of mcugen, ONNX or another framework.
+
+    Args:
+        model: The model.
+        example_inputs: Inputs of one inference, for models whose inputs have no fixed shape.
 
     Raises:
-        ModelError: The bytes are not an ONNX model.
+        ModelError: The bytes are not an ONNX model, or a framework cannot convert its model.
         UsageError: The model is of another type.
+        ToolMissingError: A package that converts the model is not installed.
     """
+    if isinstance(model, onnx.ModelProto | QuantizedModel | bytes | bytearray | str | os.PathLike):
+        require_no_examples(example_inputs, f"a model of type {type(model).__name__}")
     if isinstance(model, onnx.ModelProto):
         return model
     if isinstance(model, QuantizedModel):
@@ -141,5 +157,31 @@ def resolve_model(model: Any) -> Path | onnx.ModelProto:
         return parse_model(bytes(model), Path("the model"))
     if isinstance(model, str | os.PathLike):
         return Path(model)
+    converted = convert_object(model, example_inputs)
+    if converted is not None:
+        return converted
     fault = f"{shortened(repr(model), 80)}, which is of type {type(model).__name__}"
-    raise UsageError("model must be a path, the bytes of a file, or an onnx.ModelProto", fault)
+    rule = "model must be a path, an ONNX model, or a model of PyTorch, Keras or scikit-learn"
+    raise UsageError(rule, fault)
+
+
+def example_inputs_for(model: Any, example_inputs: Any, samples: Any) -> Any:
+    """Return the example inputs of a model: those given, or else the first sample if the model needs some."""
+    if example_inputs is not None or not needs_examples(model):
+        return example_inputs
+    return example_of(samples)
+
+
+def example_of(samples: Any) -> Any:
+    """Return the first sample of arrays as an array with a leading axis of 1; None for samples in files.
+
+    Args:
+        samples: A SampleInput; a dictionary gives a dictionary.
+    """
+    if samples is None or isinstance(samples, str | os.PathLike):
+        return None
+    source = sample_source(samples)
+    if isinstance(source, Path):
+        return None
+    examples = {name: array[:1] for name, array in source.items() if name != LABELS_NAME}
+    return examples.get(ONLY_INPUT_NAME, examples)

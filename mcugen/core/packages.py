@@ -23,6 +23,13 @@ EXTRAS: Mapping[str, str] = {
 }
 """Purpose of each extra of mcugen (`pip install mcugen[NAME]`), by name."""
 
+FRAMEWORKS: Mapping[str, str] = {
+    "torch": "PyTorch modules and .pt2 files",
+    "keras": "Keras models and .keras files",
+    "sklearn": "scikit-learn, XGBoost and LightGBM models",
+}
+"""Models that each further extra converts, by name: `all` leaves these extras out, as their packages are large."""
+
 _REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+)(?:.*;.*\bextra == ["']([^"']+)["'])?""")
 
 
@@ -31,7 +38,7 @@ def optional_package(extra: str, purpose: str) -> Iterator[None]:
     """Turn the failed import of a package within a `with` block into an error that says how to install it.
 
     Args:
-        extra: The extra of mcugen that installs the package (one of EXTRAS).
+        extra: The extra of mcugen that installs the package (one of EXTRAS or FRAMEWORKS).
         purpose: What needs the package, as the beginning of the message.
 
     Raises:

@@ -27,6 +27,9 @@ _NOISE = re.compile(
 )
 """Parts of names that exporters and quantizers add."""
 
+_OPERATOR = re.compile(r":[A-Z]\w*$")
+"""The ONNX operator at the end of a name that `frontend.onnx.module_names` made from a module of PyTorch."""
+
 _WORDS_OF_OPERATORS: Mapping[str, tuple[str, ...]] = {
     "dense": ("dense", "matmul", "gemm", "linear", "fullyconnected", "times"),
     "reduce_mean": ("mean", "averagepool", "avgpool"),
@@ -57,8 +60,12 @@ class LayerSource:
 def tensor_name(text: str) -> str:
     """Return a readable name of a tensor or node, made from a name that an exporter wrote.
 
-    Exporters join the names of fused nodes by semicolons: the first one is used, without the exporter's suffixes.
+    Exporters join the names of fused nodes by semicolons: the first one is used, without the exporter's suffixes. The
+    path of a PyTorch module stays as it is.
     """
+    module = _OPERATOR.sub("", text)
+    if module != text:
+        return module
     role = _ROLE.search(text)
     name = text[: role.start()] if role else text
     first = name.split(";")[0] or name
@@ -72,9 +79,14 @@ def _letters(name: str) -> str:
 
 
 def _names_operator(node: str, op: str) -> bool:
-    """Return whether the name of an ONNX node contains the name of an operator."""
+    """Return whether the name of an ONNX node contains the name of an operator.
+
+    The path of a PyTorch module does not count, as a module may be called `conv` and contain any operators.
+    """
     words = _WORDS_OF_OPERATORS.get(op, (_letters(op),))
-    return any(word in _letters(node) for word in words if word)
+    operator = _OPERATOR.search(node)
+    text = _letters(operator.group() if operator else node)
+    return any(word in text for word in words if word)
 
 
 def main_node(source: LayerSource) -> str:

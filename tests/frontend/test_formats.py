@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx_models import Net
 
-from mcugen.core.errors import ModelError
+from mcugen.core.errors import McugenError, ModelError
 from mcugen.frontend.onnx.load import load_model
 
 
@@ -36,13 +36,12 @@ MAGIC = 0x1950A86A20F9469CFC6C
 GRAPH_DEF = b"\n\x14\n\x01x\x12\x0bPlaceholder" + bytes(8)
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BY_CONTENT = {
-    "h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "model.export"),
-    "keras": (zipped("metadata.json", "config.json", "model.weights.h5"), "model.export"),
-    "pt": (zipped("net/data.pkl", "net/version"), "torch.onnx.export"),
-    "old pt": (pickle.dumps(MAGIC, 2) + bytes(40), "torch.onnx.export"),
+    "h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "model.save"),
+    "pt": (zipped("net/data.pkl", "net/version"), "torch.export.save"),
+    "old pt": (pickle.dumps(MAGIC, 2) + bytes(40), "torch.export.save"),
     "sklearn": (b"\x80\x04\x95\x10\0\0\0\0\0\0\0\x8c\x14sklearn.linear_model\x94.", "skl2onnx.to_onnx"),
-    "pickle": (pickle.dumps({"a": 1}), "skl2onnx.to_onnx for scikit-learn"),
-    "safetensors": (safetensors(), "torch.onnx.export"),
+    "pickle": (pickle.dumps({"a": 1}), "mcugen.compile"),
+    "safetensors": (safetensors(), "write a .pt2 file"),
     "saved model": (b"\x08\x01\x12\x20\n\x07\x12\x05serve" + bytes(20), "tf2onnx.convert --saved-model"),
     "graph": (GRAPH_DEF, "tf2onnx.convert --graphdef"),
     "ort": (b"\x10\0\0\0ORTM" + bytes(20), "the ONNX model that it was made from"),
@@ -59,7 +58,7 @@ def test_by_content_whatever_the_name(tmp_path: Path, data: bytes, remedy: str, 
     path = tmp_path / f"model{suffix}"
     path.write_bytes(data)
     with pytest.raises(
-        ModelError, match=rf"the file must be an ONNX or .tflite model\. found: .*try: .*{remedy}"
+        ModelError, match=rf"the file must be an ONNX, .tflite, .pt2 or .keras model\. found: .*try: .*{remedy}"
     ) as error:
         load_model(path)
     assert error.value.exit_code == 3
@@ -68,9 +67,14 @@ def test_by_content_whatever_the_name(tmp_path: Path, data: bytes, remedy: str, 
 @pytest.mark.parametrize(
     ("suffix", "remedy"),
     [
-        *((".tflite", "copy or export the file again"), (".h5", "model.export"), (".keras", "model.export")),
-        *((".pt", "torch.onnx.export"), (".PTH", "torch.onnx.export"), (".pb", "tf2onnx.convert --graphdef")),
-        *((".pkl", "skl2onnx"), (".joblib", "skl2onnx"), (".safetensors", "torch.onnx.export")),
+        *((".tflite", "copy or export the file again"), (".h5", "model.save"), (".keras", "model.save")),
+        *(
+            (".pt", "torch.export.save"),
+            (".PTH", "torch.export.save"),
+            (".pt2", "torch.export.save"),
+            (".pb", "tf2onnx.convert --graphdef"),
+        ),
+        *((".pkl", "mcugen.compile"), (".joblib", "mcugen.compile"), (".safetensors", "write a .pt2 file")),
         *((".mlmodel", "torch.onnx.export"), (".zip", "unpack it"), (".onnx", "export the model again")),
     ],
 )
@@ -103,3 +107,24 @@ def test_a_folder_of_tensorflow(tmp_path: Path):
     (tmp_path / "saved_model.pb").write_bytes(b"")
     with pytest.raises(ModelError, match=r"found: a TensorFlow SavedModel\. try: .*--saved-model"):
         load_model(tmp_path)
+
+
+def test_a_pickle_of_pytorch_is_refused_for_its_danger(tmp_path: Path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(BY_CONTENT["pt"][0])
+    with pytest.raises(ModelError, match=r"a PyTorch pickle, which can run code when it is loaded"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        (("net/models/model.json", "net/data/weights/weight_0"), r"a \.pt2 |needs the package"),
+        (("metadata.json", "config.json", "model.weights.h5"), r"a \.keras file|needs the package"),
+    ],
+)
+def test_an_archive_that_a_framework_wrote_goes_to_its_converter(tmp_path: Path, names: tuple[str, ...], fault: str):
+    path = tmp_path / "model.bin"
+    path.write_bytes(zipped(*names))
+    with pytest.raises(McugenError, match=fault):
+        load_model(path)

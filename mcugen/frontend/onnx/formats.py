@@ -16,18 +16,32 @@ class ModelFormat:
 
     Attributes:
         name: Name of the format.
-        remedy: Advice for the user on how to get an ONNX model from such a file.
+        remedy: Advice for the user on how to get a model that mcugen reads from such a file.
+        framework: The package that converts such a file (mcugen.frontend.conversion); "" if mcugen refuses it.
     """
 
     name: str
     remedy: str
+    framework: str = ""
 
 
-_KERAS = ModelFormat("a Keras model", 'load it in Keras and call model.export("model.onnx", format="onnx")')
-_TORCH = ModelFormat("a PyTorch file", 'load it in PyTorch and call torch.onnx.export(model, inputs, "model.onnx")')
-_SKLEARN = ModelFormat("a scikit-learn model", "load it and call skl2onnx.to_onnx(model, samples)")
+_KERAS = ModelFormat("a .keras file", 'save it again by model.save("model.keras")', framework="keras")
+_KERAS_H5 = ModelFormat(
+    "a Keras model or its weights in the old HDF5 format", 'load it in Keras and call model.save("model.keras")'
+)
+_PT2 = ModelFormat("a .pt2 file", "write it again by torch.export.save", framework="torch")
+_TORCH = ModelFormat(
+    "a PyTorch pickle, which can run code when it is loaded",
+    "load it in PyTorch, and write a .pt2 file without a pickle: "
+    'torch.export.save(torch.export.export(module.eval(), example_inputs), "model.pt2")',
+)
+_SKLEARN = ModelFormat(
+    "a scikit-learn pickle, which can run code when it is loaded",
+    "load it in Python and call mcugen.compile(model, …), or write ONNX by skl2onnx.to_onnx(model, samples)",
+)
 _PICKLE = ModelFormat(
-    "a Python pickle", "load it and export it: skl2onnx.to_onnx for scikit-learn, torch.onnx.export for PyTorch"
+    "a Python pickle, which can run code when it is loaded",
+    "load it in Python and call mcugen.compile(model, …), which takes PyTorch, Keras and scikit-learn models",
 )
 _SAVED_MODEL = ModelFormat(
     "a TensorFlow SavedModel", "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, with its folder"
@@ -38,7 +52,8 @@ _GRAPH_DEF = ModelFormat(
 )
 _TFLITE = ModelFormat("a damaged TensorFlow Lite model, without its identifier", "copy or export the file again")
 _SAFETENSORS = ModelFormat(
-    "weights without a network (safetensors)", "load them into their PyTorch model and call torch.onnx.export"
+    "weights without a network (safetensors)",
+    "load them into their PyTorch module, and compile it in Python or write a .pt2 file",
 )
 _CORE_ML = ModelFormat(
     "a Core ML model", "export the network from where it was trained: torch.onnx.export, tf2onnx, skl2onnx"
@@ -52,7 +67,8 @@ _BEGINNINGS = {
     rb"version https://git-lfs": _POINTER,
     rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html|head|\?xml)": _PAGE,
     rb"....ORTM": _ORT,
-    rb"\x89HDF\r\n\x1a\n": _KERAS,
+    rb"\x89HDF\r\n\x1a\n": _KERAS_H5,
+    rb"PK\x03\x04.*/models/model\.json": _PT2,
     rb"PK\x03\x04.*(/data\.pkl|/constants\.pkl)": _TORCH,
     rb"PK\x03\x04.*(model\.weights\.h5)": _KERAS,
     rb"PK\x03\x04|\x1f\x8b|BZh|\xfd7zXZ\x00|7z\xbc\xaf\x27\x1c|\x28\xb5\x2f\xfd|Rar!": _ZIPPED,
@@ -67,7 +83,9 @@ _BEGINNINGS = {
 
 _SUFFIXES = {
     ".tflite": _TFLITE,
-    **dict.fromkeys((".h5", ".hdf5", ".keras"), _KERAS),
+    **dict.fromkeys((".h5", ".hdf5"), _KERAS_H5),
+    ".keras": _KERAS,
+    ".pt2": _PT2,
     **dict.fromkeys((".pt", ".pth", ".ckpt"), _TORCH),
     **dict.fromkeys((".pkl", ".pickle", ".joblib"), _PICKLE),
     ".pb": _GRAPH_DEF,

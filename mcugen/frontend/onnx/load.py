@@ -18,18 +18,23 @@ from google.protobuf.message import DecodeError, Message
 
 from mcugen.core.errors import ModelError
 from mcugen.core.limits import MAX_MODEL_BYTES, limit_cpu_seconds, read_bounded
+from mcugen.frontend.conversion import convert_file
 from mcugen.frontend.onnx.borders import with_input_types
 from mcugen.frontend.onnx.external import load_external_data, require_internal
 from mcugen.frontend.onnx.foreign import hide_operators, import_domains, reveal_operators
 from mcugen.frontend.onnx.formats import recognize_format
 from mcugen.frontend.onnx.hazards import check_hazards
 from mcugen.frontend.onnx.lost_constants import require_constants
+from mcugen.frontend.onnx.module_names import name_by_modules
 from mcugen.frontend.onnx.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET, tag_functions, upgrade
 from mcugen.frontend.onnx.order import sort_nodes
 from mcugen.frontend.onnx.sparse import make_dense
 from mcugen.frontend.tflite.convert import convert_tflite, is_tflite
 from mcugen.frontend.tflite.schema import STATES_KEY
 from mcugen.ops.onnx_node import BUILT_IN, Registry
+
+_CONTAINER = b"PK\x03\x04"
+"""First bytes of the files of other frameworks that mcugen converts: a zip archive."""
 
 
 def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelProto, str]:
@@ -57,9 +62,18 @@ def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         known = recognize_format(path) if path.is_dir() else None
         rule, remedy = f"{path}: the model must be a readable file", known.remedy if known else "check the path"
         raise ModelError(rule, known.name if known else str(error.strerror), remedy) from error
+    framework = _framework(path, data)
+    if framework:
+        return convert_file(path, framework), hashlib.sha256(data).hexdigest()
     model = parse_model(data, path)
     external = load_external_data(model, path)
     return model, hashlib.sha256(data + external).hexdigest()
+
+
+def _framework(path: Path, data: bytes) -> str:
+    """Return the package that converts a file which is no ONNX model; "" for all other files."""
+    known = recognize_format(path) if data.startswith(_CONTAINER) else None
+    return known.framework if known else ""
 
 
 def parse_model(data: bytes, place: Path) -> onnx.ModelProto:
@@ -89,7 +103,9 @@ def parse_model(data: bytes, place: Path) -> onnx.ModelProto:
 def _no_model(path: Path, fault: str) -> ModelError:
     known = recognize_format(path) if path.is_file() else None
     remedy = known.remedy if known else "export the model again"
-    return ModelError(f"{path}: the file must be an ONNX or .tflite model", known.name if known else fault, remedy)
+    return ModelError(
+        f"{path}: the file must be an ONNX, .tflite, .pt2 or .keras model", known.name if known else fault, remedy
+    )
 
 
 @dataclass(frozen=True)
@@ -187,6 +203,7 @@ def prepare_model(model: onnx.ModelProto, place: str, registry: Registry = BUILT
     check_hazards(model, place)
     require_constants(model.graph, place)
     sort_nodes(model)
+    name_by_modules(model)
     with limit_cpu_seconds(f"{place}: ONNX's checks"):
         return _checked(model, opset, place, registry)
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion of Keras models and .keras files to ONNX."""
