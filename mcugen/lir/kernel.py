@@ -139,10 +139,10 @@ class Options(Declaration):
 
 
 class ExpressionParams(Params):
-    """Base class of kernel parameters that only C expressions among a template's options read.
+    """Base class of kernel parameters that the text of a template never names.
 
-    An example are constants of an activation function whose C text is an option of the template. The template's own
-    text does not name these parameters.
+    They are read by C expressions that the template inserts as options. Examples are the constants of an activation
+    function whose C text is an option.
     """
 
 

@@ -177,7 +177,11 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.constant(f"{w.name}.by_output", swap_channels(w.data, self.groups), params, of=[w])
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return the ONNX node that computes the layer's real result: ConvTranspose, padded to give size `space`."""
+        """Return the ONNX node that computes the layer's real result: a ConvTranspose whose result has the size `space`.
+
+        The three parts are the operator's name, its attributes, and arrays to append to the inputs, of which there are
+        none. The result is never None.
+        """
         w = self.window
         rows = zip(sig.input(0).shape[2:], sig.input(1).shape[2:], w.strides, w.dilations, w.before, strict=True)
         full = [(n - 1) * s + (k - 1) * d + 1 - b for n, k, s, d, b in rows]

@@ -185,7 +185,10 @@ class MaxPool(Quantizable, Rowwise, Columnwise, Partitionable, Paddable, Pool):
         return self._wider(x, before, after) if _is_positive(x) else None
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
-        """Return the operator itself, which also compares quantized elements; None if the quantization would change."""
+        """Return the integer form of the layer: the same operator, as the largest integer stands for the maximum.
+
+        Return None if scale or zero point of input and output differ, so that results would have to be requantized.
+        """
         return (self, inputs) if has_same_quantization(sig.input(0), sig.output) else None
 
     def by_rows(self, sig: Signature) -> RowForm | None:

@@ -164,7 +164,11 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         return Requantizer.of(factor, y.quant.zero_point, is_mean, sums)
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
-        """Compute the output by the function's numpy reference, or as an exact sum and one requantization."""
+        """Compute the output with numpy.
+
+        A sum or mean of quantized elements with a quantized result is an exact integer sum that is requantized once, as
+        in the C code. All other reductions are computed by the numpy reference of their function.
+        """
         (x,) = arrays
         requantize = self._requantizer(sig)
         if requantize is None:

@@ -121,10 +121,11 @@ class Streaming:
         return len(self._made) + self._num_paired
 
     def product(self, plan: Sequence[GraphSegment]) -> float:
-        """Return the product of a division's estimated instructions and RAM in bytes; less is better for `balanced`.
+        """Return the estimated instructions of a plan times its RAM in bytes, which `--optimize balanced` minimizes.
 
         Args:
-            plan: The segments of the graph: groups of layers that are computed row by row, and single nodes.
+            plan: The segments that the graph is divided into: groups of layers that are computed row by row, and single
+                nodes.
         """
         plain = sum(instructions for _, instructions in self._plain)
         return (plain + sum(s.instructions for s in plan)) * (plan_ram_bytes(plan) + MAX_GOAL_OFFSET_BYTES)

@@ -35,11 +35,13 @@ class Linked:
 
     @classmethod
     def of(cls, bundle: Bundle, files: LibraryFiles | None, cpu: str) -> Linked:
-        """Return the library that a bundle calls, as built for a CPU.
+        """Return the user's copy of the kernel library (such as CMSIS-NN) that the code of a model calls.
+
+        Without such calls, all attributes of the result are empty.
 
         Args:
-            bundle: The model.
-            files: The user's copy of the library; None if there is none.
+            bundle: The generated code of the model.
+            files: The user's copy of the library; None if there is none, which is an error if the code needs it.
             cpu: Name of the CPU, which selects the archive.
 
         Raises:

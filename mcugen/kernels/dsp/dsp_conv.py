@@ -367,9 +367,10 @@ as many inputs fit 24 bits for any int8 weights."""
 def fits_packed_fours(spec: ConvSpec) -> bool:
     """Require sums of 31, 27, 23 and 19 bits in each four channels, whose 4-bit weights share 16 bits.
 
-    Return whether the layer meets this condition of a kernel. The kernel packs the weights of four adjacent output
-    channels into 16 bits, and multiplies an input by all four at once. In the 32-bit result, the sum of each channel
-    begins 4 bits above that of the channel before it, so that it has 4 bits less.
+    Return whether the accumulators of each four adjacent output channels fit in these numbers of bits, with signs. The
+    kernel packs the weights of four channels into 16 bits, that of channel i at bit 4 · i, and multiplies an input by
+    several of them at once. The 32-bit accumulator of channel i holds the sums of channels 0 to i, each shifted like
+    its weights, so that 4 · i bits less are left for the last one. In the end, the other sums are subtracted.
     """
     rows = np.abs(pad_groups_to_blocks(spec, spec.rows.astype(np.int64), 4))
     places, bias = np.arange(len(rows)) % 4, np.abs(pad_groups_to_blocks(spec, spec.folded_bias, 4))
