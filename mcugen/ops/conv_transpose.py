@@ -177,7 +177,7 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return graph.constant(f"{w.name}.by_output", swap_channels(w.data, self.groups), params, of=[w])
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
-        """Return the ONNX node that computes the layer's real result: a ConvTranspose whose result has the size `space`.
+        """Return the ONNX node that computes the layer's real result: a ConvTranspose with a result of size `space`.
 
         The three parts are the operator's name, its attributes, and arrays to append to the inputs, of which there are
         none. The result is never None.

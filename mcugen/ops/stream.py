@@ -168,8 +168,8 @@ class RowDependencies(NamedTuple):
     """The facts about a layer that determine when its rows can be computed, in layers that are computed row by row.
 
     Attributes:
-        reads: For each tensor that the layer reads row by row, its index among the tensors of the group of fused layers,
-            and the window of its rows that a step needs.
+        reads: For each tensor that the layer reads row by row, its index among the tensors of the group of fused
+            layers, and the window of its rows that a step needs.
         rows: Number of output rows that a step computes.
     """
 
