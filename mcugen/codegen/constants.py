@@ -27,7 +27,7 @@ MIN_ROW_ELEMENTS = 8
 MAX_DESCRIBED_TENSORS = 8
 """Largest number of tensors that the comment above an array lists, and of constants that a tensor is folded from."""
 
-MAX_TENSOR_NAME_CHARACTERS = 48
+MAX_COMMENTED_NAME_CHARACTERS = 48
 """Largest number of characters of a tensor's name in a comment; in longer names, the middle is left out."""
 
 
@@ -127,7 +127,7 @@ def _tensor_text(tensor: StoredTensor) -> str:
 def _source_text(source: ModelConstant) -> str:
     kind = "initializer" if source.is_initializer else "constant"
     shape = ", ".join(map(str, source.shape))
-    return f'{kind} "{comment(source.name, MAX_TENSOR_NAME_CHARACTERS)}", {source.dtype} [{shape}]'
+    return f'{kind} "{comment(source.name, MAX_COMMENTED_NAME_CHARACTERS)}", {source.dtype} [{shape}]'
 
 
 def _capitalized(text: str) -> str:

@@ -165,8 +165,8 @@ def test_wrong_samples_are_an_error(samples: object, message: str, small: mcugen
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (3, "model must be a path, the bytes of a file, or an onnx.ModelProto"),
-        (b"no model", "must be an ONNX or .tflite model"),
+        (3, "model must be a path, an ONNX model, or a model of PyTorch, Keras or scikit-learn"),
+        (b"no model", "must be an ONNX, .tflite, .pt2 or .keras model"),
         (b"", "no graph in it"),
         ("missing.onnx", "missing.onnx: the model must be a readable file"),
     ],

@@ -445,7 +445,11 @@ def test_files_of_the_user_in_the_output_folder_are_kept(model: Path, tmp_path: 
 
 def test_bad_model_3(tmp_path: Path):
     (tmp_path / "bad.onnx").write_text("no model")
-    assert_failed(mcugen("inspect", tmp_path / "bad.onnx"), 3, r"bad\.onnx: the file must be an ONNX or .tflite model")
+    assert_failed(
+        mcugen("inspect", tmp_path / "bad.onnx"),
+        3,
+        r"bad\.onnx: the file must be an ONNX, .tflite, .pt2 or .keras model",
+    )
     assert_failed(mcugen("inspect", tmp_path / "none.onnx"), 3, "No such file")
 
 

@@ -49,8 +49,8 @@ GOOD = small_net().model().SerializeToString()
     ("data", "message"),
     [
         (b"", "no graph in it"),
-        (b"this is a text file\nof two lines\n", "must be an ONNX or .tflite model"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "must be an ONNX or .tflite model"),
+        (b"this is a text file\nof two lines\n", "must be an ONNX, .tflite, .pt2 or .keras model"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "must be an ONNX, .tflite, .pt2 or .keras model"),
         (GOOD[: len(GOOD) // 2], "must be"),
         (GOOD[:-1], "must be"),
         (GOOD + b"\xff", "must be"),

@@ -129,8 +129,8 @@ def _check_configuration(path: Path) -> None:
         raise ModelError(f"{path}: the file must be a .keras file", str(error), _SAVE_REMEDY) from error
     if configuration is None:
         raise ModelError(f"{path}: a model must have at most {MAX_MODEL_BYTES:,} bytes", f"{size:,} unpacked")
-    for found in _foreign_objects(configuration):
-        raise ModelError(f"{path}: a .keras file must hold only layers of Keras", found, _REFUSED_REMEDY)
+    for foreign_object in _foreign_objects(configuration):
+        raise ModelError(f"{path}: a .keras file must hold only layers of Keras", foreign_object, _REFUSED_REMEDY)
 
 
 def _foreign_objects(configuration: Any) -> Iterator[str]:

@@ -97,9 +97,10 @@ def _rebuilt(entries: Mapping[str, bytes], path: Path) -> io.BytesIO:
     """Return an archive with the checked program, its tensors, and no example inputs."""
     program = _object(entries, _PROGRAM, path)
     configurations = {name: _object(entries, name, path) for name in _CONFIGURATIONS}
-    for found in (*_refused_parts(program), *map(_refused_payload, configurations.values())):
-        if found:
-            raise ModelError(f"{path}: a .pt2 file must hold only a program and its tensors", found, _REFUSED_REMEDY)
+    for refused_part in (*_refused_parts(program), *map(_refused_payload, configurations.values())):
+        if refused_part:
+            rule = f"{path}: a .pt2 file must hold only a program and its tensors"
+            raise ModelError(rule, refused_part, _REFUSED_REMEDY)
     program |= {"guards_code": []}
     program["graph_module"]["treespec_namedtuple_fields"] = {}
     for node in _nodes(program):
