@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mcugen: an ahead-of-time compiler from ONNX neural networks to C for microcontrollers.
+"""mcugen: an ahead-of-time compiler from neural networks to C for microcontrollers.
 
 import mcugen
 

@@ -77,10 +77,11 @@ def array_context(name: str, buffer: Buffer, title: str, place: str) -> dict[str
 
 
 def natural_row_size(shape: Shape) -> int:
-    """Return the elements of a row of an array: the last axes that together have MIN_ROW_ELEMENTS elements, if any.
+    """Return the number of elements of a row: in generated C, each row of an array begins a new line.
 
-    Rows of all axes but the first are the largest ones, so that each index of the first axis begins a row. The result
-    is 0 for an array of one axis, which has no rows.
+    A row covers the fewest trailing axes that together have at least MIN_ROW_ELEMENTS elements. It never covers the
+    first axis: if all other axes together have fewer elements, it covers exactly these. The result is 0 for an array of
+    one axis, which has no rows.
     """
     size = 1
     for length in reversed(shape[1:]):

@@ -261,7 +261,7 @@ class RecomputedTaps(Options):
 
 
 def channels_beyond_int8(spec: ConvSpec) -> Array:
-    """Return the indices of the output channels that have weights beyond int8, int32, in ascending order."""
+    """Return the indices of the output channels with a weight outside -128 to 127, in ascending order, as int32."""
     return np.flatnonzero(spec.channel_offsets).astype(np.int32)
 
 

@@ -140,10 +140,10 @@ class RequantizationTable:
         block: Number of output channels whose constants form one block of the table.
         order: Order of the channels within a block; None for the natural order.
         groups: Number of groups of a grouped convolution; each has its own blocks, one group after the other.
-        apart: Distance, in elements, of two 4-bit weights that share a byte, if the kernel unpacks them before it
-            multiplies. None: weights of adjacent channels share bytes, and are multiplied without being unpacked.
-        nibbles: Whether packed 4-bit weights are multiplied as they are, so that sums of even channels are 16 times as
-            large.
+        apart: For 4-bit weights that the kernel unpacks before it multiplies: distance, in elements, of the two weights
+            that share a byte. None for other weights.
+        nibbles: Whether 4-bit weights are multiplied without being unpacked. Sums of even channels are then 16 times as
+            large, and the table holds 16 times their biases.
         nine_bits: Whether weights have nine bits, stored as int8 values and an offset per channel.
     """
 
