@@ -38,6 +38,9 @@ _QUOTED = re.compile(r"'([^']+)'")
 _LEFT_OUT = re.compile(r"leave (?:it|one|these|this)(?: options)? out")
 _OUT = re.compile(r"leave (?:out (--[a-z-]+)|(--[a-z-]+) out)")
 
+_NOT_ONNX = (".tflite", ".pt2", ".keras", ".pt", ".pth", ".h5", ".pb", ".pkl", ".joblib", ".safetensors", ".zip")
+"""Suffixes of model files that ONNX's checker cannot read, in lower case."""
+
 
 @dataclass(frozen=True)
 class Invocation:
@@ -201,7 +204,7 @@ def _nearest_file(path: Path) -> str:
 
 
 def _shown(error: McugenError, invocation: Invocation) -> str:
-    """Return a command that shows more about an error."""
+    """Return a command that shows more about an error; "" if there is none."""
     if isinstance(error, (InternalError, VerificationError)):
         return f"MCUGEN_TRACEBACK=1 {invocation}"
     file = error.rule.partition(": ")[0]
@@ -223,6 +226,8 @@ def _shown(error: McugenError, invocation: Invocation) -> str:
         )
     if isinstance(error, ModelError) and "--dim" in invocation.arguments and "must fit the input" in error.rule:
         return str(replace(invocation, arguments=_with_sizes_to_fill_in(invocation.arguments)))
+    if isinstance(error, ModelError) and Path(invocation.model).suffix.lower() in _NOT_ONNX:
+        return ""
     if isinstance(error, ModelError):
         check = f"import onnx; onnx.checker.check_model({json.dumps(invocation.model)}, full_check=True)"
         return f"python -c {shlex.quote(check)}"

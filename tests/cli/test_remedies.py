@@ -69,6 +69,13 @@ def test_what_is_pasted_works(wrong: tuple[str, ...], right: tuple[str, ...], tm
     assert mcugen(*expected).code == 0
 
 
+@pytest.mark.parametrize("suffix", [".tflite", ".pt2", ".keras", ".pt", ".PTH", ".h5", ".pkl", ".safetensors"])
+def test_onnx_checker_is_for_onnx_alone(suffix: str, tmp_path: Path) -> None:
+    (tmp_path / f"bad{suffix}").write_bytes(b"no model")
+    failed = mcugen("inspect", tmp_path / f"bad{suffix}")
+    assert failed.code == 3 and "onnx.checker" not in failed.err
+
+
 def test_what_shows_more_names_the_users_files(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     failed = mcugen("inspect", tmp_path / "bad.onnx")
