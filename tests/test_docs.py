@@ -90,7 +90,9 @@ def test_readme_compares_by_the_tables() -> None:
 def test_readme_is_short_and_begins_with_what_it_does() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.split()) <= 900
-    assert readme.splitlines()[2].startswith("mcugen compiles ONNX neural networks to plain C")
+    assert readme.splitlines()[2].startswith(
+        "mcugen compiles neural networks (ONNX, .tflite, PyTorch, Keras, scikit-learn)"
+    )
     assert readme.index("pip install") < readme.index("```c") < readme.index("make demo")
     assert "make test" in readme
 

@@ -40,7 +40,13 @@ SCHEMA_VERSION = 3
 
 @dataclass(frozen=True)
 class TensorScales:
-    """Scales and zero points of a quantized tensor: one of each, or one for each index of an axis."""
+    """Scales and zero points of a quantized tensor: one of each, or one for each index of an axis.
+
+    Attributes:
+        scales: The scales.
+        zero_points: The zero points.
+        axis: The axis, if there are several.
+    """
 
     scales: tuple[float, ...]
     zero_points: tuple[int, ...]
@@ -152,7 +158,15 @@ class TfliteOperator:
 
 @dataclass(eq=False)
 class TfliteGraph:
-    """A subgraph: its operators in the order of execution."""
+    """A subgraph.
+
+    Attributes:
+        index: Its number in the file.
+        tensors: Its tensors, by number.
+        inputs: The tensors that the caller passes.
+        outputs: The tensors that the caller receives.
+        operators: Its operators in the order of execution.
+    """
 
     index: int
     tensors: tuple[TfliteTensor, ...]
