@@ -127,7 +127,7 @@ def test_lessons_and_metrics_are_checked_before_quantization() -> None:
         ("compile", ("--cores", "3"), "--cores must be 1 or 2"),
         ("compile", ("--kernel", "none_such"), "--kernel must name a kernel"),
         ("compile", ("-o", EVAL / "out"), "the output must be writable"),
-        ("compile", ("-o", EVAL), "the output must be a folder"),
+        ("compile", ("-o", EVAL), "is a file. try: give --output FOLDER"),
         ("export", ("--format", "cmake", "-o", EVAL / "out"), "the output must be writable"),
         ("validate", ("--write", EVAL / "out"), "the output must be writable"),
         ("report", ("--cores", "3"), "--cores must be 1 or 2"),
