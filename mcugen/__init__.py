@@ -14,6 +14,7 @@ from warnings import warn
 from mcugen.core.version import __version__
 
 if TYPE_CHECKING:
+    from mcugen.api import torch  # noqa: F401 - not in __all__: a star import would hide PyTorch.
     from mcugen.api.model import Model, compile
     from mcugen.api.quantized import QuantizedModel, quantize
     from mcugen.core.board import Board
@@ -52,6 +53,8 @@ def __getattr__(name: str) -> Any:
         module, replacement = _DEPRECATED[name]
         warn(f"mcugen.{name} is deprecated: use {replacement}", DeprecationWarning, stacklevel=2)
         return getattr(import_module(f"mcugen.{module}"), name)
+    if name == "torch":
+        return import_module("mcugen.api.torch")
     if name not in _HOMES:
         raise AttributeError(f"module 'mcugen' has no attribute '{name}'")
     return getattr(import_module(f"mcugen.{_HOMES[name]}"), name)

@@ -53,7 +53,7 @@ def convert(model: Any, example_inputs: Any = None) -> onnx.ModelProto:
         raise UsageError("a PyTorch model must be a torch.nn.Module or a torch.export.ExportedProgram", fault)
     args, kwargs = _arguments(example_inputs)
     with _evaluation_mode(model):
-        return export_module(model, args, kwargs, _snake_case(type(model).__name__))
+        return export_module(model, args, kwargs, snake_case(type(model).__name__))
 
 
 def convert_file(path: Path) -> onnx.ModelProto:
@@ -137,7 +137,7 @@ def export_module(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], nam
 def tidy_export(proto: onnx.ModelProto) -> None:
     """Remove what PyTorch's exporter tells about this computer, and give the outputs plain names."""
     _strip_metadata(proto)
-    _name_outputs(proto.graph)
+    name_outputs(proto.graph)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def _strip_metadata(proto: onnx.ModelProto) -> None:
     del proto.graph.metadata_props[:]
 
 
-def _name_outputs(graph: onnx.GraphProto) -> None:
+def name_outputs(graph: onnx.GraphProto) -> None:
     """Name the outputs "output", or "output_0" and so on, in place of the last operations of the module."""
     known = {name for node in graph.node for name in (*node.input, *node.output)} | {i.name for i in graph.input}
     names = ["output"] if len(graph.output) == 1 else [f"output_{i}" for i in range(len(graph.output))]
@@ -181,5 +181,6 @@ def _name_outputs(graph: onnx.GraphProto) -> None:
         value.name = renamed.get(value.name, value.name)
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
+    """Return the name of a class as words in lower case with underscores."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
