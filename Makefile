@@ -104,7 +104,7 @@ fuzz-tflite: setup  ## 100,000 damaged .tflite files, by seed: no exception, no 
 	$(BIN)/python -W ignore tools/fuzz_tflite.py $(FUZZ_TFLITE)
 
 hostile: setup  ## the corpus of hostile input, whole
-	$(BIN)/python tools/hostile.py
+	PYTHONPATH=tests $(BIN)/python tools/hostile.py
 
 tutorial: build/train-pytorch build/train-keras  ## train the tutorial's networks; rewrites examples/tutorial
 	build/train-pytorch/bin/python examples/tutorial/train_pytorch.py examples/tutorial/pytorch

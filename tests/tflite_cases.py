@@ -473,20 +473,29 @@ dense("odd_four_bits", "int8", bits=4, shape=(1, 7), channels=3)
 dense("legacy", "uint8", interpreter="litert")
 
 
+def narrow(m: Maker, kind: str, *shape: int) -> int:
+    """Add weights of a narrow type, and the operator that unpacks them; return the tensor of floats."""
+    if kind == "float32":
+        return m.graph.const(m.values(*shape, low=-1, high=1))
+    if kind == "int8":
+        w = m.graph.const(m.random.integers(-127, 128, shape), "int8", scale=0.01)
+    else:
+        w = m.graph.const(m.values(*shape, low=-1, high=1), "float16")
+    values = m.graph.tensor(*shape)
+    m.graph.op("DEQUANTIZE", [w], [values])
+    return values
+
+
 def hybrid_dense(m: Maker) -> None:
     """Build a layer of floats with weights of 8 bits, as dynamic-range quantization makes it."""
-    w = m.graph.const(m.random.integers(-127, 128, (4, 6)), "int8", scale=0.02)
-    values = m.graph.tensor(4, 6)
-    m.graph.op("DEQUANTIZE", [w], [values])
-    m.graph.op("FULLY_CONNECTED", [m.input(2, 6), values, m.graph.const(m.values(4))], [m.result(2, 4)], 8, {})
+    w = narrow(m, "int8", 4, 6)
+    m.graph.op("FULLY_CONNECTED", [m.input(2, 6), w, m.graph.const(m.values(4))], [m.result(2, 4)], 8, {})
 
 
 def half_dense(m: Maker) -> None:
     """Build a layer whose weights are float16."""
-    w = m.graph.const(m.values(4, 6), "float16")
-    values = m.graph.tensor(4, 6)
-    m.graph.op("DEQUANTIZE", [w], [values])
-    m.graph.op("FULLY_CONNECTED", [m.input(2, 6), values, m.graph.const(m.values(4))], [m.result(2, 4)], 8, {})
+    w = narrow(m, "float16", 4, 6)
+    m.graph.op("FULLY_CONNECTED", [m.input(2, 6), w, m.graph.const(m.values(4))], [m.result(2, 4)], 8, {})
 
 
 case("dense_weights_int8", hybrid_dense)
@@ -795,6 +804,16 @@ def gather_of_batches(m: Maker) -> None:
 case("gather_batches_float32", gather_of_batches)
 
 
+def gather_narrow(m: Maker, kind: str) -> None:
+    """Build a lookup in a table of a narrow type."""
+    table, rows = narrow(m, kind, 5, 4), m.input(3, kind="int32", low=0, high=4)
+    m.graph.op("GATHER", [table, rows], [m.result(3, 4)], 23, {})
+
+
+case("gather_float16_float32", lambda m: gather_narrow(m, "float16"), interpreter="litert")
+case("gather_int8_float32", lambda m: gather_narrow(m, "int8"))
+
+
 def pad_value(m: Maker) -> None:
     """Build padding with a number of its own."""
     x = m.input(2, 3, kind="int8", scale=0.03, zero=5)
@@ -983,11 +1002,22 @@ case("conv_3d_float32", conv_3d, interpreter="litert")
 # ------------------------------------------------------------------------------------ recurrent layers and variables
 
 
-def lstm(name: str, dtype: str, time_first: int = 0, share: float = 1e-5, steps: int = 2) -> None:
-    """Register an LSTM over four steps."""
+def lstm(
+    name: str,
+    dtype: str,
+    time_first: int = 0,
+    share: float = 1e-5,
+    steps: int = 2,
+    *,
+    weights: str = "float32",
+    interpreter: str = "",
+    length: int = 4,
+    runs: int = 1,
+) -> None:
+    """Register an LSTM over some steps; `weights` is the type of the weights of an LSTM of floats."""
 
     def build(m: Maker) -> None:
-        batch, length, depth, size = 2, 4, 3, 5
+        batch, depth, size = 2, 3, 5
         is_integer = dtype != "float32"
         shape = (length, batch) if time_first else (batch, length)
         x = m.input(*shape, depth, kind=dtype, scale=0.02 if is_integer else None, zero=5 if dtype == "int8" else 0)
@@ -998,7 +1028,7 @@ def lstm(name: str, dtype: str, time_first: int = 0, share: float = 1e-5, steps:
                     values = m.random.integers(-127, 128, (size, columns))
                     inputs.append(m.graph.const(values, "int8", scale=0.004 + 0.001 * gate))
                 else:
-                    inputs.append(m.graph.const(m.values(size, columns, low=-1, high=1)))
+                    inputs.append(narrow(m, weights, size, columns))
         inputs += [-1] * 3
         for gate in range(4):
             if is_integer:
@@ -1006,7 +1036,7 @@ def lstm(name: str, dtype: str, time_first: int = 0, share: float = 1e-5, steps:
                 kind = "int64" if dtype == "int16" else "int32"
                 inputs.append(m.graph.const(values, kind, scale=0.02 * (0.004 + 0.001 * gate)))
             else:
-                inputs.append(m.graph.const(m.values(size, low=-1, high=1)))
+                inputs.append(narrow(m, weights, size))
         zero, of_hidden = (-3 if dtype == "int8" else 0), {"int8": 0.008, "int16": 2.0**-15, "float32": None}[dtype]
         hidden = m.graph.tensor(batch, size, dtype=dtype, scale=of_hidden, zero=zero, _5=Number("B", 1))
         kind, of_cell = ("int16", 2.0**-11) if is_integer else ("float32", None)
@@ -1016,14 +1046,19 @@ def lstm(name: str, dtype: str, time_first: int = 0, share: float = 1e-5, steps:
         options: dict[int, Content] = {0: i8(4), 3: Number("B", time_first)}
         m.graph.op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [y], 71, options)
 
-    case(f"lstm_{name}_{dtype}", build, steps, share)
+    case(f"lstm_{name}_{dtype}", build, steps, share, interpreter, runs)
 
 
 lstm("batch_first", "float32")
 lstm("time_first", "float32", 1)
+lstm("float16_weights", "float32", weights="float16", interpreter="litert")
+lstm("int8_weights", "float32", weights="int8", interpreter="litert")
 lstm("batch_first", "int8")
 lstm("time_first", "int8", 1)
 lstm("batch_first", "int16", steps=80)
+for _dtype in ("float32", "int8"):
+    lstm("one_step", _dtype, length=1, runs=3)
+    lstm("one_step_time_first", _dtype, 1, length=1, runs=3)
 
 
 def svdf(name: str, dtype: str, rank: int = 1, memory: int = 4, activation: int = 0) -> None:
@@ -1059,8 +1094,8 @@ for _dtype in ("float32", "int8"):
     svdf("rank", _dtype, rank=2, activation=1)
 
 
-def variable(m: Maker) -> None:
-    """Build a running sum, which begins with zeros."""
+def variable(m: Maker, first: float = 0.0) -> None:
+    """Build a running sum, which begins with some number."""
     start = m.graph.model.subgraph()
 
     def handle(graph: LiteGraph) -> int:
@@ -1068,8 +1103,8 @@ def variable(m: Maker) -> None:
         graph.op("VAR_HANDLE", [], [tensor], 111, {1: "total"})
         return tensor
 
-    zeros = start.const(np.zeros((2, 3)), "float32")
-    start.op("ASSIGN_VARIABLE", [handle(start), zeros], [], 113, {})
+    begin = start.const(np.full((2, 3), first), "float32")
+    start.op("ASSIGN_VARIABLE", [handle(start), begin], [], 113, {})
     m.graph.op("CALL_ONCE", [], [], 103, {0: i32(1)})
     before, y, variable = m.graph.tensor(2, 3), m.result(2, 3), handle(m.graph)
     m.graph.op("READ_VARIABLE", [variable], [before], 112, {})
@@ -1078,6 +1113,7 @@ def variable(m: Maker) -> None:
 
 
 case("variable_float32", variable, runs=3)
+case("variable_initial_float32", lambda m: variable(m, 2.5), runs=3)
 
 
 def branch(m: Maker) -> None:

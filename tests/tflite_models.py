@@ -244,6 +244,7 @@ class LiteModel:
         self.codes: list[str] = []
         self.graphs: list[LiteGraph] = []
         self.signature: dict[int, Content] | None = None
+        self.metadata: dict[str, bytes] = {}
         self.graph = self.subgraph()
 
     def subgraph(self) -> LiteGraph:
@@ -281,6 +282,9 @@ class LiteModel:
             3: "test",
             4: [{0: data} if data else {} for data in self.buffers],
         }
+        if self.metadata:
+            root[6] = [{0: name, 1: Number("I", self.buffer(data))} for name, data in self.metadata.items()]
+            root[4] = [{0: data} if data else {} for data in self.buffers]
         if self.signature is not None:
             root[7] = [self.signature]
         return flatbuffer(root)

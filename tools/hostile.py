@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus of hostile input: some 2,250 files and command lines, made by this script, the same each time.
+"""The corpus of hostile input: some 2,300 files and command lines, made by this script, the same each time.
 
 Each must end within 30 s of CPU and 2 GB of memory, with a message and an exit code that says whose fault it is.
-`--write FOLDER` writes the files and prints the command lines; else they are run and judged.
+`--write FOLDER` writes the files and prints the command lines; else they are run and judged. Run with PYTHONPATH=tests.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import typer
 from fuzz_inputs import models, warm_up
 from onnx import TensorProto, helper, numpy_helper
 from sandbox import Command, Outcome, run_all
+from tflite_models import LiteModel, Number, Numbers, flatbuffer, i8, i32
 
 MODEL, UNSUPPORTED, SIZE, USAGE, DONE = 3, 4, 5, 2, 0
 JUDGED = (DONE, USAGE, MODEL, UNSUPPORTED, SIZE)
@@ -1271,6 +1272,104 @@ def training(files: _Files) -> Iterator[Command]:
     }.items():
         shared = ("report", dense, "-q", "-b", "rp2040", "--data", data, "--cluster", address)
         yield Command(f"training/cluster_{name}", shared, (USAGE, 8) if address else (DONE, USAGE))
+
+
+def _lite(kind: str = "ABS", count: int = 1, union: int = 0, **tensor: Any) -> LiteModel:
+    """Return a .tflite model with operators in a row, each of one tensor; `tensor` says what their results are."""
+    model = LiteModel()
+    x = model.graph.input(4, name="x")
+    for _ in range(count):
+        y = model.graph.tensor(4, **tensor)
+        model.graph.op(kind, [x], [y], union, {})
+        x = y
+    model.graph.output(x)
+    return model
+
+
+def _lite_changed(change: Callable[[LiteModel], object]) -> bytes:
+    model = _lite()
+    change(model)
+    return model.data()
+
+
+def _lite_loop() -> bytes:
+    """Return a loop without an end."""
+    model = LiteModel()
+    judge, body = model.subgraph(), model.subgraph()
+    first = judge.input(dtype="int32")
+    goes_on = judge.tensor(dtype="bool")
+    judge.op("LESS", [first, judge.const(2**31 - 1, "int32")], [goes_on])
+    judge.output(goes_on)
+    body.output(body.input(dtype="int32"))
+    y = model.graph.tensor(dtype="int32")
+    model.graph.op("WHILE", [model.graph.const(0, "int32")], [y], 93, {0: i32(1), 1: i32(2)})
+    model.graph.output(y)
+    return model.data()
+
+
+def _lite_nested(depth: int) -> bytes:
+    """Return bodies of control flow within one another, each with two uses of the next one."""
+    model = LiteModel()
+    graphs = [model.graph, *(model.subgraph() for _ in range(depth))]
+    for number, graph in enumerate(graphs):
+        condition, x = graph.input(dtype="bool"), graph.input(2)
+        y = graph.tensor(2)
+        if number < depth:
+            graph.op("IF", [condition, condition, x], [y], 92, {0: i32(number + 1), 1: i32(number + 1)})
+        else:
+            graph.op("ABS", [x], [y])
+        graph.output(y)
+    return model.data()
+
+
+def _lite_labels(name: str, files: bytes) -> bytes:
+    """Return a model whose metadata name a file of labels, with an archive behind it."""
+    model = _lite()
+    output: dict[int, Any] = {6: [{0: name, 2: i8(2)}]}
+    model.metadata = {"TFLITE_METADATA": flatbuffer({3: [{3: [output]}]}, b"M001")}
+    return model.data() + files
+
+
+@_group
+def tflite(files: _Files) -> Iterator[Command]:
+    """Yield .tflite files that are damaged, inconsistent or huge, or whose names and metadata are hostile."""
+    small, shared = _lite().data(), _lite().graph.operators[0]
+    for name, data in {
+        "header": b"\x20\0\0\0TFL3",
+        "ones": b"\xff\xff\xff\xffTFL3" + b"\xff" * 64,
+        "zeros": b"\0\0\0\0TFL3" + bytes(4096),
+        "half": small[: len(small) // 2],
+        "version": small.replace((3).to_bytes(4, "little"), (4).to_bytes(4, "little"), 1),
+        "unknown": _lite("STABLEHLO_ADD").data(),
+        "custom": _lite("*/\x1b[31m" + "c" * 50_000).data(),
+        "names": _lite(name="*/\n#error\x1b[31m\0" + "n" * 50_000).data(),
+        "type": _lite(_1=i8(99)).data(),
+        "scale_nan": _lite(scale=float("nan")).data(),
+        "scale_zero": _lite(dtype="int8", scale=0.0).data(),
+        "zero_point": _lite(dtype="int8", scale=1.0, zero=2**40).data(),
+        "options": _lite(union=9).data(),
+        "huge": _lite(_0=Numbers("i", [2**31 - 1] * 8)).data(),
+        "negative": _lite(_0=Numbers("i", [-4])).data(),
+        "rank": _lite(_0=Numbers("i", [1] * 10_000)).data(),
+        "deep": _lite(count=5000).data(),
+        "many": _lite(count=30_000).data(),
+        "shared": _lite_changed(lambda m: setattr(m.graph, "operators", [shared] * 50_000)),
+        "wide": _lite_changed(lambda m: m.graph.operators[0].update({1: Numbers("i", [0] * 500_000)})),
+        "input": _lite_changed(lambda m: m.graph.operators[0].update({1: Numbers("i", [77])})),
+        "code": _lite_changed(lambda m: m.graph.operators[0].update({0: Number("I", 2**32 - 1)})),
+        "cycle": _lite_changed(lambda m: m.graph.operators[0].update({1: Numbers("i", [1])})),
+        "endless": _lite_loop(),
+        **{f"nested_{depth}": _lite_nested(depth) for depth in (2, 11, 40)},
+        "labels_missing": _lite_labels("labels.txt", b""),
+        "labels_path": _lite_labels("../../../etc/passwd", _zipped({"../../../etc/passwd": b"a\nb\nc\nd"})),
+        "labels_bomb": _lite_labels("l", _zipped({"l": b"\n" * (1 << 28)})),
+        "labels_escape": _lite_labels("l", _zipped({"l": b'\x1b[31m\n*/\n"\n??/'})),
+        "labels_entries": _lite_labels("l", _zipped({str(n): b"" for n in range(60_000)})),
+    }.items():
+        path = files.write(f"{name}.tflite", data)
+        yield Command(f"tflite/{name}", ("inspect", path), JUDGED)
+        command = ("compile", path, "-q", "-b", "host", "--helpers", "-o", f"tflite_{name}")
+        yield Command(f"tflite/{name}_compiled", command, JUDGED)
 
 
 def corpus(folder: Path, groups: tuple[str, ...] = ()) -> list[Command]:

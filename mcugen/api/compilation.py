@@ -71,7 +71,7 @@ from mcugen.measurement.selftests import can_use_user_sample, use_user_sample, w
 from mcugen.measurement.stack_bounds import with_stack_bound
 from mcugen.ops.onnx_node import Refusal
 from mcugen.options.arguments import CompilationTask
-from mcugen.pipelines import Feed, bind_pipeline, with_preprocessing
+from mcugen.pipelines import Feed, bind_pipeline, takes_preprocessing, with_preprocessing
 from mcugen.quantization.advice import Advisor
 from mcugen.quantization.calibration_warnings import calibration_warnings
 from mcugen.quantization.estimate import choose_evaluation_samples, estimate_loss, hold_out, split_samples
@@ -174,6 +174,8 @@ class Compilation:
     def __post_init__(self) -> None:
         self.options = resolve_goal(self.options)
         pipeline, preprocess = self.options.input_pipeline, self.quantizing.preprocess
+        if pipeline and not preprocess and takes_preprocessing(pipeline):
+            preprocess = self.source.preprocess
         if pipeline and preprocess:  # Only one of them prepares samples: the input pipeline, which becomes C.
             self.options = replace(self.options, input_pipeline=with_preprocessing(pipeline, preprocess))
             self.quantizing = replace(self.quantizing, preprocess="")

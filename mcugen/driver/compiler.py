@@ -101,6 +101,8 @@ def _load(model: ModelSource, options: CompileOptions) -> tuple[LoadedModel, Com
     else:
         source = load(model, registry_of(options.plugins), options.input_types)
         options = replace(options, states={**source.states, **options.states})
+    if options.helpers and not options.labels:
+        options = replace(options, labels=source.labels)
     if options.integer_io:
         states = {*options.states, *options.states.values()}
         source = replace(source, proto=with_integer_borders(source.proto, states))

@@ -5,6 +5,6 @@ A pipeline is described by a text. It is computed by numpy and by generated C co
 """
 
 from mcugen.pipelines.feed import Feed, bind_pipeline
-from mcugen.pipelines.grammar import parse_pipeline, read_pipeline, with_preprocessing
+from mcugen.pipelines.grammar import parse_pipeline, read_pipeline, takes_preprocessing, with_preprocessing
 
-__all__ = ["Feed", "bind_pipeline", "parse_pipeline", "read_pipeline", "with_preprocessing"]
+__all__ = ["Feed", "bind_pipeline", "parse_pipeline", "read_pipeline", "takes_preprocessing", "with_preprocessing"]

@@ -58,6 +58,11 @@ def read_pipeline(text: str) -> str:
     return ", ".join(_parts(text if "=" in text else _file_text(text)))
 
 
+def takes_preprocessing(text: str) -> bool:
+    """Return whether a pipeline's text, or the file that it names, contains the keyword `preprocess`."""
+    return PREPROCESS in _parts(text if "=" in text else _file_text(text))
+
+
 def with_preprocessing(text: str, preprocess: str) -> str:
     """Return a pipeline's text with the keyword `preprocess` replaced by the steps of `--preprocess`.
 

@@ -17,7 +17,7 @@ import onnx.shape_inference
 from google.protobuf.message import DecodeError, Message
 
 from mcugen.core.errors import ModelError
-from mcugen.core.limits import MAX_MODEL_BYTES, limit_cpu_seconds, read_bounded
+from mcugen.core.limits import MAX_LABEL_CHARACTERS, MAX_MODEL_BYTES, limit_cpu_seconds, read_bounded
 from mcugen.frontend.conversion import convert_file
 from mcugen.frontend.onnx.borders import with_input_types
 from mcugen.frontend.onnx.external import load_external_data, require_internal
@@ -30,7 +30,7 @@ from mcugen.frontend.onnx.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET, tag
 from mcugen.frontend.onnx.order import sort_nodes
 from mcugen.frontend.onnx.sparse import make_dense
 from mcugen.frontend.tflite.convert import convert_tflite, is_tflite
-from mcugen.frontend.tflite.schema import STATES_KEY
+from mcugen.frontend.tflite.schema import LABELS_KEY, PREPROCESS_KEY, STATES_KEY
 from mcugen.ops.onnx_node import BUILT_IN, Registry
 
 _CONTAINER = b"PK\x03\x04"
@@ -132,14 +132,38 @@ class LoadedModel:
 
         Variables of .tflite files become such inputs and outputs.
         """
-        entries = [entry.value for entry in self.given.metadata_props if entry.key == STATES_KEY]
-        try:
-            states = json.loads(entries[0]) if entries else {}
-        except (ValueError, RecursionError):
-            states = None
+        states = self._property(STATES_KEY, {})
         if not isinstance(states, dict) or not all(isinstance(name, str) for name in states.values()):
             raise ModelError(f"{self.file}: metadata '{STATES_KEY}' must name states", "other text", "remove it")
         return states
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the names of an output's classes that the model itself has; () if it has none."""
+        labels = self._property(LABELS_KEY, [])
+        if not isinstance(labels, list) or not all(isinstance(label, str) and _is_label(label) for label in labels):
+            raise ModelError(
+                f"{self.file}: metadata '{LABELS_KEY}' must be a list of labels", "other text", "remove it"
+            )
+        return tuple(labels)
+
+    @property
+    def preprocess(self) -> str:
+        """Return the normalization of the input that the model itself has, as the text of `--preprocess`, or ""."""
+        return next((entry.value for entry in self.given.metadata_props if entry.key == PREPROCESS_KEY), "")
+
+    def _property(self, key: str, absent: object) -> object:
+        """Return the JSON value of a key of the model's metadata; None if it is no JSON."""
+        entries = [entry.value for entry in self.given.metadata_props if entry.key == key]
+        try:
+            return json.loads(entries[0]) if entries else absent
+        except (ValueError, RecursionError):
+            return None
+
+
+def _is_label(text: str) -> bool:
+    """Return whether a text is short, and has no halves of surrogate pairs, which JSON allows."""
+    return len(text) <= MAX_LABEL_CHARACTERS and not any(0xD800 <= ord(character) < 0xE000 for character in text)
 
 
 def load(

@@ -11,9 +11,10 @@ from onnx import helper
 from mcugen.core.errors import UnsupportedError
 from mcugen.frontend.tflite import operators as _operators  # Registers the builders.
 from mcugen.frontend.tflite.body import build_body, refuse_unknown, unsupported
+from mcugen.frontend.tflite.metadata import read_metadata
 from mcugen.frontend.tflite.model import TfliteModel, TfliteTensor, read_model
 from mcugen.frontend.tflite.node import MAX_CONSTANTS_PER_BYTE, SPARE_CONSTANT_BYTES, OnnxBody, TfliteWriter
-from mcugen.frontend.tflite.schema import FILE_IDENTIFIER, STATES_KEY
+from mcugen.frontend.tflite.schema import FILE_IDENTIFIER, LABELS_KEY, PREPROCESS_KEY, STATES_KEY
 from mcugen.hir.names import Names
 from mcugen.ops.onnx_node import Refusal
 
@@ -62,9 +63,13 @@ def convert_tflite(data: bytes, place: str) -> onnx.ModelProto:
     onnx_graph = helper.make_graph(body.nodes, "model", inputs, results, constants, value_info=declared)
     opset = helper.make_opsetid("", TFLITE_OPSET)
     proto = helper.make_model(onnx_graph, opset_imports=[opset], ir_version=10, producer_name=PRODUCER)
-    if kept:
-        states = {result.name: name for name, result in kept.items()}
-        helper.set_model_props(proto, {STATES_KEY: json.dumps(states)})
+    metadata = read_metadata(data, model)
+    properties = {
+        STATES_KEY: json.dumps({result.name: name for name, result in kept.items()}) if kept else "",
+        LABELS_KEY: json.dumps(metadata.labels) if metadata.labels else "",
+        PREPROCESS_KEY: metadata.preprocess,
+    }
+    helper.set_model_props(proto, {key: text for key, text in properties.items() if text})
     return proto
 
 

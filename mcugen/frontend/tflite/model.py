@@ -34,6 +34,8 @@ from mcugen.ops.onnx_node import Refusal
 
 MAX_TENSOR_NAME_CHARACTERS = MAX_NAME_CHARACTERS // 2
 """Largest number of characters that are kept of a name: names of nodes and of their results begin with it."""
+METADATA_NAME = "TFLITE_METADATA"
+"""Name of the buffer that has TensorFlow Lite metadata."""
 SCHEMA_VERSION = 3
 """Version of the schema that all .tflite files have."""
 
@@ -183,11 +185,13 @@ class TfliteModel:
         place: Name of the file for messages.
         graphs: The subgraphs; the first is the model, the others are bodies of control flow.
         names: Names of inputs and outputs of the first subgraph by its signature, by tensor.
+        metadata: The bytes of TensorFlow Lite metadata; None if the file has none.
     """
 
     place: str
     graphs: tuple[TfliteGraph, ...]
     names: dict[TfliteTensor, str] = field(default_factory=dict)
+    metadata: memoryview | None = None
 
 
 def read_model(data: bytes, place: str) -> TfliteModel:
@@ -213,6 +217,9 @@ def read_model(data: bytes, place: str) -> TfliteModel:
         for named in (*signature.inputs, *signature.outputs) if signature.subgraph == 0 else ():
             tensor = first.tensors[_checked(buffer, named.tensor, first.tensors, "tensor of a signature")]
             model.names.setdefault(tensor, named.name[:MAX_TENSOR_NAME_CHARACTERS])
+    for entry in tables.metadata:
+        if entry.name == METADATA_NAME and entry.buffer < len(tables.buffers):
+            model.metadata = tables.buffers[entry.buffer].data
     return model
 
 

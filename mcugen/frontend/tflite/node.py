@@ -59,8 +59,9 @@ class TfliteWriter:
         model: The .tflite model.
         names: Names of tensors in use.
         budget: Number of bytes that further constants may have.
-        states: States by the name of their variable.
+        states: States by the name of their variable, or by the number of their tensor behind a slash.
         variables: Names of variables by their handles.
+        initial: Values before the first run that are not zeros, by the name of their variable.
         arranged: Names of constants by tensor and order of axes.
         refusals: A line for each operator that cannot be compiled.
         nested: Numbers of the subgraphs that are being converted, from outside to inside.
@@ -73,6 +74,7 @@ class TfliteWriter:
     budget: int
     states: dict[str, KeptState] = field(default_factory=dict)
     variables: dict[TfliteTensor, str] = field(default_factory=dict)
+    initial: dict[str, TfliteTensor] = field(default_factory=dict)
     arranged: dict[tuple[TfliteTensor, tuple[int, ...]], str] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
     nested: list[int] = field(default_factory=list)
@@ -88,6 +90,7 @@ class OnnxBody:
         writer: What all graphs share.
         graph: The subgraph.
         values: Names of tensors as they are stored.
+        unpacked: The constants that hold the elements of unpacked ones (DEQUANTIZE, DENSIFY), by the latter.
         nodes: The nodes so far.
         constants: The initializers so far, by name.
         declared: Names, element types and shapes of results whose shape ONNX cannot infer.
@@ -96,6 +99,7 @@ class OnnxBody:
     writer: TfliteWriter
     graph: TfliteGraph
     values: dict[TfliteTensor, str] = field(default_factory=dict)
+    unpacked: dict[TfliteTensor, TfliteTensor] = field(default_factory=dict)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, TensorProto] = field(default_factory=dict)
     declared: list[tuple[str, int, tuple[int, ...]]] = field(default_factory=list)
@@ -181,10 +185,27 @@ class TfliteNode:
         Raises:
             Refusal: The input is computed.
         """
+        return self._constant(self.input(index), index).array
+
+    def constant_input(self, index: int) -> TfliteTensor:
+        """Return an input that must be constant; of an unpacked constant (DEQUANTIZE), the one that the file stores.
+
+        Raises:
+            Refusal: The input is computed.
+        """
         tensor = self.input(index)
+        return self._constant(self.body.unpacked.get(tensor, tensor), index)
+
+    def _constant(self, tensor: TfliteTensor, index: int) -> TfliteTensor:
         if not tensor.is_constant:
             raise Refusal(f"input {index} must be a constant", f"'{tensor.name}' is computed", "export a constant")
-        return tensor.array
+        return tensor
+
+    def mark_unpacked(self) -> None:
+        """Let the first output stand for the first input, if that is a constant which the operator only unpacks."""
+        source = self.body.unpacked.get(self.input(0), self.input(0))
+        if source.is_constant:
+            self.body.unpacked[self.output()] = source
 
     def integers(self, index: int) -> list[int]:
         """Return the elements of an input that must be constant whole numbers."""
@@ -343,21 +364,31 @@ class TfliteNode:
         finally:
             self.body.nodes = outer
 
-    def keep_state(self, name: str, tensor: TfliteTensor, shape: Sequence[int] = ()) -> KeptState:
+    def keep_state(self, name: str, tensor: TfliteTensor, shape: Sequence[int] = (), key: str = "") -> KeptState:
         """Return the state of a variable; the model gets an input for a new one.
 
         Args:
             name: Name of the variable.
             tensor: A tensor with its type and scale.
             shape: Its shape; () for that of the tensor.
+            key: What tells the variable from others; "" for its name.
         """
-        writer = self.body.writer
-        if name not in writer.states:
+        writer, key = self.body.writer, key or name
+        if key not in writer.states:
             unique = writer.names.take(name)
             declared = helper.make_tensor_value_info(unique, tensor.type.onnx, shape or tensor.shape)
-            writer.states[name] = KeptState(declared, unique, tensor)
-        self.require(same_type(writer.states[name].tensor, tensor), f"another type of variable '{name}'")
-        return writer.states[name]
+            writer.states[key] = KeptState(declared, unique, tensor)
+        self.require(same_type(writer.states[key].tensor, tensor), f"another type of variable '{name}'")
+        return writer.states[key]
+
+    def keep_tensor(self, tensor: TfliteTensor, shape: Sequence[int] = ()) -> KeptState:
+        """Return the state of a tensor that keeps its value between runs, whose name need not be unique.
+
+        Args:
+            tensor: The tensor.
+            shape: Shape of the state; () for that of the tensor.
+        """
+        return self.keep_state(tensor.name, tensor, shape, f"/{self.body.graph.index}/{tensor.index}")
 
     # ------------------------------------------------------------------------------------------------------- results
 

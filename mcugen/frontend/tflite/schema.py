@@ -16,6 +16,10 @@ FILE_IDENTIFIER = b"TFL3"
 """Bytes 4 to 7 of each .tflite file."""
 STATES_KEY = "mcugen.states"
 """Key of the metadata of the ONNX model: JSON, the input that takes a state by the output that gives it."""
+LABELS_KEY = "mcugen.labels"
+"""Key of the metadata of the ONNX model: JSON, the list of the names of an output's classes."""
+PREPROCESS_KEY = "mcugen.preprocess"
+"""Key of the metadata of the ONNX model: the normalization of the input, as the text of `--preprocess`."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,14 @@ class SignatureTable(TableBase):
 
 
 @dataclass(frozen=True)
+class MetadataTable(TableBase):
+    """A named buffer of data that the interpreters do not need."""
+
+    name: str = text(0)
+    buffer: int = scalar(1, "I")
+
+
+@dataclass(frozen=True)
 class ModelTable(TableBase):
     """The whole file."""
 
@@ -162,6 +174,7 @@ class ModelTable(TableBase):
     subgraphs: tuple[SubgraphTable, ...] = tables(2, SubgraphTable)
     description: str = text(3)
     buffers: tuple[BufferTable, ...] = tables(4, BufferTable)
+    metadata: tuple[MetadataTable, ...] = tables(6, MetadataTable)
     signatures: tuple[SignatureTable, ...] = tables(7, SignatureTable)
 
 
@@ -204,14 +217,16 @@ def _type(name: str, bits: int = 0, array: str = "") -> ElementType:
 
 
 FLOAT32, INT32, INT64, BOOL = _type("float", array="float32"), _type("int32"), _type("int64"), _type("bool")
-INT8, INT16, INT4 = _type("int8"), _type("int16"), _type("int4", 4, "int8")
+FLOAT16, INT8, INT16, INT4 = _type("float16"), _type("int8"), _type("int16"), _type("int4", 4, "int8")
+BOOL_NUMBER = 6
+"""Number of the element type of truth values."""
 ELEMENT_TYPES = {
     0: FLOAT32,
-    1: _type("float16"),
+    1: FLOAT16,
     2: INT32,
     3: _type("uint8"),
     4: INT64,
-    6: BOOL,
+    BOOL_NUMBER: BOOL,
     7: INT16,
     9: INT8,
     10: _type("double", array="float64"),

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from onnx_models import numpy_outputs, optimized
 from shared_models import DATA
-from tflite_models import LiteModel, Number, converted, i8, shared_tflite, tflm_outputs
+from tflite_models import LiteModel, Number, converted, i8, i32, shared_tflite, tflm_outputs
 
 from mcugen.core.errors import ModelError, UnsupportedError
+from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.interpreter import interpret
@@ -110,6 +111,51 @@ def test_variables_are_states_of_the_compiled_model(tmp_path: Path):
     found = compiled.run({name: np.stack([x] * 3)}, sanitize=True)
     output = next(key for key in found if key != "total_next")
     np.testing.assert_allclose(found[output], np.stack([x, 2 * x, 3 * x]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_unpacked", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "scale", "nbytes"),
+    [("float32", None, 4 * 2048 + 4 * 32), ("float16", None, 2 * 2048 + 4 * 32), ("int8", 0.02, 2048 + 4 * 32)],
+)
+def test_narrow_weights_of_float_layers_stay_narrow_in_flash(
+    kind: str, scale: float | None, nbytes: int, is_unpacked: bool
+):
+    model = LiteModel()
+    values = np.random.default_rng(0).normal(size=(32, 64))
+    w = model.graph.const(40 * values if scale else values, kind, scale=scale)
+    if is_unpacked:
+        packed, w = w, model.graph.tensor(32, 64)
+        model.graph.op("DEQUANTIZE", [packed], [w])
+    y = model.graph.tensor(1, 32)
+    model.graph.op("FULLY_CONNECTED", [model.graph.input(1, 64), w, -1], [y], 8, {})
+    model.graph.output(y)
+    program = compile_model(converted(model.data()), options=CompileOptions(optimize="flash")).program
+    assert program.weights_size == nbytes
+
+
+def test_variables_begin_with_their_constants():
+    from tflite_cases import CASES
+
+    made = CASES["variable_initial_float32"]()
+    compiled = compile_model(converted(made.data))
+    assert set(compiled.options.states.values()) == {"has_run", "total"}
+    (x,) = made.feeds
+    (name,) = (v.name for v in compiled.graph.inputs if v.name not in compiled.options.states.values())
+    found = compiled.run({name: np.stack([x] * 3)}, sanitize=True)
+    (output,) = (key for key in found if key not in compiled.options.states)
+    np.testing.assert_allclose(found[output], np.stack([2.5 + x, 2.5 + 2 * x, 2.5 + 3 * x]), rtol=1e-6)
+
+
+def test_states_of_layers_with_equal_names_are_apart():
+    model = LiteModel()
+    x, random = model.graph.input(1, 3), np.random.default_rng(0)
+    for _ in range(2):
+        features, times = model.graph.const(random.normal(size=(2, 3))), model.graph.const(random.normal(size=(2, 4)))
+        state, y = model.graph.tensor(1, 8, name="state", _5=Number("B", 1)), model.graph.tensor(1, 2)
+        model.graph.op("SVDF", [x, features, times, -1, state], [y], 6, {0: i32(1), 1: i8(0)})
+        model.graph.output(y)
+    assert len(compile_model(converted(model.data())).options.states) == 2
 
 
 def test_another_version_of_the_schema_is_refused():

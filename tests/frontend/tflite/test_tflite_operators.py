@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx
 import pytest
-from onnx_models import numpy_outputs, onnxruntime_outputs
+from onnx_models import numpy_outputs, onnxruntime_outputs, optimized
 from tflite_cases import CASES, Case, expected_outputs, interpreted
 from tflite_models import converted
 
 from mcugen.driver.compiler import compile_model
 from mcugen.frontend.tflite.node import BUILDERS
+from mcugen.hir.graph import Value
 from mcugen.hir.types import Array
 
 EXPECTED = expected_outputs()
@@ -27,8 +28,9 @@ def outputs_of(made: Case, run: Run) -> list[Array]:
     """Return the outputs of the last run; states pass from run to run."""
     model = converted(made.data)
     states = {k: v for entry in model.metadata_props for k, v in json.loads(entry.value).items()}
-    given = iter(made.feeds)
-    feeds = {info.name: zeros(info) if info.name in states.values() else next(given) for info in model.graph.input}
+    given, inputs = iter(made.feeds), optimized(model).inputs if states else []
+    kept = {value.name: first_state(value) for value in inputs if value.name in states.values()}
+    feeds = {info.name: kept[info.name] if info.name in kept else next(given) for info in model.graph.input}
     for _ in range(made.runs):
         outputs = run(model, feeds)
         feeds |= {target: outputs[source] for source, target in states.items()}
@@ -44,9 +46,10 @@ def generated_outputs(made: Case) -> list[Array]:
     return [array[-1] for name, array in compiled.run(feeds, sanitize=True).items() if name not in kept]
 
 
-def zeros(info: onnx.ValueInfoProto) -> Array:
-    kind = info.type.tensor_type
-    return np.zeros([dim.dim_value for dim in kind.shape.dim], onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+def first_state(state: Value) -> Array:
+    """Return zeros as a state stores them."""
+    quant = state.type.quant
+    return np.full(state.type.shape, quant.zero_point if quant else 0, state.type.dtype.numpy)
 
 
 def assert_alike(found: Sequence[Array], expected: Sequence[Array], made: Case) -> None:

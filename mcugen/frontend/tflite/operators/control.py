@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -14,6 +14,7 @@ from mcugen.frontend.tflite.body import build_body
 from mcugen.frontend.tflite.flatbuffer import TableBase, scalar, text
 from mcugen.frontend.tflite.model import TfliteGraph
 from mcugen.frontend.tflite.node import OnnxBody, TfliteNode, tflite_operator
+from mcugen.frontend.tflite.schema import BOOL_NUMBER
 from mcugen.ops.onnx_node import Refusal
 
 
@@ -191,13 +192,13 @@ def _build_read(node: TfliteNode) -> None:
     node.finish_stored(node.emit("Identity", state.value))
 
 
-@tflite_operator("ASSIGN_VARIABLE", becomes="a state", limits="zeros before the first run; not within control flow")
+@tflite_operator("ASSIGN_VARIABLE", becomes="a state", limits="constants before the first run; not within control flow")
 def _build_assign(node: TfliteNode) -> None:
     name, tensor = _variable(node), node.input(1)
     if _CALLED_ONCE in node.body.writer.nested:
         zero = tensor.quantization.zero_points[0] if tensor.quantization is not None else 0
-        if not tensor.is_constant or (tensor.array != zero).any():
-            raise Refusal("variables must begin with zeros", f"others in '{name}'", "begin with zeros")
+        if (node.array(1) != zero).any():
+            node.body.writer.initial[name] = tensor
         return
     if node.body.writer.nested:
         raise Refusal("variables must change outside of control flow", f"'{name}'", "assign it behind the loop")
@@ -208,12 +209,28 @@ _CALLED_ONCE = -1
 """Stands in the list of nested subgraphs for a body that runs once, before the first run."""
 
 
-@tflite_operator("CALL_ONCE", becomes="initial states", limits="zeros")
+_HAS_RUN = "/has_run"
+"""Key of the state that tells whether the model has run; names of variables begin with no slash."""
+
+
+@tflite_operator("CALL_ONCE", becomes="initial states", limits="constants")
 def _build_call_once(node: TfliteNode) -> None:
+    """Build initial values: states begin with zeros, so a further state tells the first run, which reads constants."""
     graph, writer = _subgraph(node, node.options(CallOnceOptions).graph), node.body.writer
+    if writer.nested:
+        raise Refusal(
+            "variables must begin outside of control flow", "CALL_ONCE within it", "initialize them before it"
+        )
     writer.nested.append(_CALLED_ONCE)
     try:
         with node.collect():
             _insert(node, graph, [])
     finally:
         writer.nested.pop()
+    for name, tensor in writer.initial.items():
+        flag = replace(tensor, shape=(1,), type_number=BOOL_NUMBER, quantization=None)
+        has_run = node.keep_state("has_run", flag, key=_HAS_RUN)
+        has_run.value = node.constant(np.ones(1, bool), "true")
+        state = node.keep_state(name, tensor)
+        initial = node.body.add_constant(f"{name}/initial", tensor.array, tensor.type)
+        state.value = node.emit("Where", has_run.declared.name, state.value, initial)

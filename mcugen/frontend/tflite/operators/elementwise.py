@@ -208,11 +208,14 @@ def _build_normalization(node: TfliteNode) -> None:
 
 @tflite_operator("QUANTIZE", "DEQUANTIZE", becomes="QuantizeLinear, DequantizeLinear, Cast")
 def _build_conversion(node: TfliteNode) -> None:
+    if node.operator.kind == "DEQUANTIZE":
+        node.mark_unpacked()
     node.finish(node.real(0))
 
 
 @tflite_operator("DENSIFY", becomes="a constant")
 def _build_densify(node: TfliteNode) -> None:
+    node.mark_unpacked()
     (value,), finish = node.move(0)
     finish(value)
 

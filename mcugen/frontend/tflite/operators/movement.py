@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from mcugen.frontend.tflite.node import (
     tflite_operator,
     wrapped_axis,
 )
-from mcugen.frontend.tflite.schema import INT32, INT64
+from mcugen.frontend.tflite.schema import FLOAT16, FLOAT32, INT32, INT64
 from mcugen.hir.types import Array
 from mcugen.ops.onnx_node import Refusal
 
@@ -349,7 +349,7 @@ def _build_gather(node: TfliteNode) -> None:
     is_lookup = node.operator.kind == "EMBEDDING_LOOKUP"
     options, source = TfliteGatherOptions() if is_lookup else node.options(TfliteGatherOptions), int(is_lookup)
     axis = wrapped_axis(node, options.axis, len(node.input(source).shape))
-    (value,), finish = node.move(source)
+    value, finish = _table(node, source)
     if options.batch_dims:
         shape = node.input(1 - source).shape
         batches = options.batch_dims % (len(shape) + 1) if options.batch_dims < 0 else options.batch_dims
@@ -364,6 +364,18 @@ def _build_gather(node: TfliteNode) -> None:
     if node.input(1 - source).type not in (INT32, INT64):
         indices = node.emit("Cast", indices, to=TensorProto.INT32)
     return finish(node.emit("Gather", value, indices, axis=axis))
+
+
+def _table(node: TfliteNode, index: int) -> tuple[str, Callable[[str], None]]:
+    """Return the tensor whose elements are gathered, and what makes the result an output.
+
+    Constants of float16 are converted after elements are gathered, so that flash holds float16.
+    """
+    tensor = node.body.unpacked.get(node.input(index), node.input(index))
+    if tensor.is_constant and tensor.type is FLOAT16 and node.output().type is FLOAT32:
+        return node.stored_tensor(tensor), lambda value: node.finish(node.dequantized(value, tensor))
+    (value,), finish = node.move(index)
+    return value, finish
 
 
 @tflite_operator("GATHER_ND", becomes="GatherND")

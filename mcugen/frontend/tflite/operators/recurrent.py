@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers: LSTMs, whose sequences begin with states of zeros, and SVDF, whose state is kept between runs."""
+"""Recurrent layers: LSTMs, whose states are kept between runs of one step, and SVDF, whose state is always kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import helper
 
 from mcugen.frontend.tflite.flatbuffer import TableBase, scalar
 from mcugen.frontend.tflite.model import TensorScales, TfliteTensor
-from mcugen.frontend.tflite.node import TfliteNode, same_type, tflite_operator
+from mcugen.frontend.tflite.node import KeptState, TfliteNode, same_type, tflite_operator
 from mcugen.frontend.tflite.schema import INT16, INT32, ElementType, FusedActivation
 from mcugen.hir.types import Array
 from mcugen.ops.onnx_node import Refusal
@@ -70,9 +70,7 @@ def _real_array(tensor: TfliteTensor) -> Array:
 
 def _gate_tensors(node: TfliteNode, first: int) -> list[TfliteTensor]:
     """Return the constants of the four gates in ONNX's order."""
-    for place in _GATES:
-        node.array(first + place)
-    return [node.input(first + place) for place in _GATES]
+    return [node.constant_input(first + place) for place in _GATES]
 
 
 def _rows(tensors: Sequence[TfliteTensor], factor: float) -> tuple[Array, TensorScales]:
@@ -95,7 +93,7 @@ def _rows(tensors: Sequence[TfliteTensor], factor: float) -> tuple[Array, Tensor
 @tflite_operator(
     "UNIDIRECTIONAL_SEQUENCE_LSTM",
     becomes="LSTM, or Scan on quantized values",
-    limits="no projection, no layer normalization, all four gates; each run begins with states of zeros",
+    limits="no projection, no layer normalization, all four gates; runs of several steps begin with states of zeros",
 )
 def _build_sequence_lstm(node: TfliteNode) -> None:
     options, x, hidden = node.options(SequenceLstmOptions), node.input(0), node.input(_HIDDEN)
@@ -116,6 +114,19 @@ def _build_sequence_lstm(node: TfliteNode) -> None:
     return _build_integer_lstm(node, options)
 
 
+def _kept_states(node: TfliteNode, options: SequenceLstmOptions) -> list[KeptState]:
+    """Return the states that an LSTM keeps between runs, hidden state and cell; [] if each run begins with zeros.
+
+    Converters declare the states of each LSTM as kept, also of those that read a whole sequence in each run. Those that
+    read one step only are of use with their states.
+    """
+    steps = node.input(0).shape[0 if options.is_time_first else 1]
+    states = [node.input(_HIDDEN), node.input(_CELL)]
+    if steps != 1 or node.body.writer.nested or not all(state.is_variable for state in states):
+        return []
+    return [node.keep_tensor(state) for state in states]
+
+
 def _build_float_lstm(node: TfliteNode, options: SequenceLstmOptions) -> None:
     if options.cell_clip:
         raise Refusal("an LSTM of floats must not clip its cell", f"a clip of {options.cell_clip:g}", "leave it out")
@@ -128,12 +139,17 @@ def _build_float_lstm(node: TfliteNode, options: SequenceLstmOptions) -> None:
     arrays = [parts[_INPUT_WEIGHTS], parts[_RECURRENT_WEIGHTS], bias]
     names = [node.constant(array[None], what) for array, what in zip(arrays, ("W", "R", "B"), strict=True)]
     if node.has(_PEEPHOLES):
-        for place in range(3):
-            node.array(_PEEPHOLES + place)
-        order = [node.input(_PEEPHOLES + place) for place in (0, 2, 1)]
+        order = [node.constant_input(_PEEPHOLES + place) for place in (0, 2, 1)]
         names += ["", "", "", node.constant(np.concatenate([_real_array(t) for t in order])[None], "P")]
     value = node.real(0) if options.is_time_first else node.emit("Transpose", node.real(0), perm=[1, 0, 2])
-    (value,) = node.emit_all("LSTM", [value, *names], 1, hidden_size=size)
+    kept = _kept_states(node, options)
+    if kept:
+        names += [""] * (4 - len(names))
+        whole = node.constant([1, *node.input(_HIDDEN).shape], "states")
+        names[4:6] = [node.emit("Reshape", state.value, whole) for state in kept]
+    value, *last = node.emit_all("LSTM", [value, *names], 1 + len(kept), hidden_size=size)
+    for state, result in zip(kept, last, strict=True):
+        state.value = node.emit("Reshape", result, node.shape_of(state.tensor))
     perm = [0, 2, 1, 3] if options.is_time_first else [2, 0, 1, 3]
     value = node.emit("Transpose", value, perm=perm)
     node.finish(node.emit("Reshape", value, node.shape_of(node.output())))
@@ -178,12 +194,15 @@ def _build_integer_lstm(node: TfliteNode, options: SequenceLstmOptions) -> None:
         for result, kind in zip(results, (hidden.type, cell.type, hidden.type), strict=True)
     ]
     body = helper.make_graph(nodes, "step", list(infos.values()), ends)
-    begins = [
+    kept = _kept_states(node, options)
+    begins = [state.value for state in kept] or [
         node.constant(np.full((batch, size), known.zero_points[0], kind.array), "state")
         for known, kind in ((of_hidden, hidden.type), (of_cell, cell.type))
     ]
     where = {"scan_input_axes": [axis], "scan_output_axes": [axis]}
     outputs = node.emit_all("Scan", [*begins, node.stored(0)], 3, body=body, num_scan_inputs=1, **where)
+    for state, result in zip(kept, outputs, strict=False):
+        state.value = result
     if same_type(hidden, node.output()):
         node.finish_stored(outputs[2])
     else:
@@ -239,7 +258,7 @@ def _step(
 @tflite_operator("SVDF", becomes="Gemm, Concat, Conv", limits="the state becomes an input and an output")
 def _build_svdf(node: TfliteNode) -> None:
     options = node.options(SvdfOptions)
-    x, features, times, state = node.input(0), node.input(1), node.input(2), node.input(4)
+    x, features, times, state = node.input(0), node.input(1), node.constant_input(2), node.input(4)
     node.require(len(features.shape) == len(times.shape) == len(x.shape) == 2 and options.rank > 0, "other ranks")
     (batch, _), (filters, memory) = x.shape, times.shape
     units = filters // options.rank
@@ -249,7 +268,7 @@ def _build_svdf(node: TfliteNode) -> None:
     node.require(
         state.shape == (batch, filters * memory) and state.is_variable, f"shape {list(state.shape)} of the state"
     )
-    kept = node.keep_state(state.name, state, (batch, filters, memory))
+    kept = node.keep_tensor(state, (batch, filters, memory))
     product = node.emit("Gemm", node.real(0), node.real(1), transB=1)
     new = node.rounded(product, state.quantization, state.type) if state.quantization is not None else product
     new = node.emit("Reshape", new, node.constant([batch, filters, 1], "column"))
@@ -257,11 +276,9 @@ def _build_svdf(node: TfliteNode) -> None:
         bounds = [node.constant([n], what) for n, what in ((1, "begin"), (memory, "end"), (2, "axis"))]
         new = node.emit("Concat", node.emit("Slice", kept.value, *bounds), new, axis=2)
     kept.value = new
-    weights = node.constant(node.array(2).reshape(units, options.rank, memory), "times")
-    scales = times.quantization
-    if scales is not None:
-        node.require(len(scales.scales) == 1, f"scales of channels in '{times.name}'")
-        weights = node.scaled(weights, scales, times.type)
+    weights = node.constant(times.array.reshape(units, options.rank, memory), "times")
+    node.require(times.quantization is None or len(times.quantization.scales) == 1, f"scales of '{times.name}'")
+    weights = node.dequantized(weights, times)
     factors = [weights, *(_svdf_bias(node, state, times) if node.has(3) else ())]
     value = node.emit("Conv", node.dequantized(new, state), *factors, kernel_shape=[memory], group=units)
     node.require(node.output().count == batch * units, f"shape {list(node.output().shape)} of the result")
