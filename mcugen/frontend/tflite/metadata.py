@@ -55,7 +55,7 @@ class ProcessUnitTable(TableBase):
 
 @dataclass(frozen=True)
 class TensorMetadataTable(TableBase):
-    """What the metadata say of an input or output."""
+    """Metadata of an input or output."""
 
     process_units: tuple[ProcessUnitTable, ...] = tables(4, ProcessUnitTable)
     files: tuple[AssociatedFileTable, ...] = tables(6, AssociatedFileTable)
@@ -63,7 +63,7 @@ class TensorMetadataTable(TableBase):
 
 @dataclass(frozen=True)
 class SubgraphMetadataTable(TableBase):
-    """What the metadata say of a subgraph; inputs and outputs have the order of the subgraph."""
+    """Metadata of a subgraph; inputs and outputs have the order of the subgraph."""
 
     inputs: tuple[TensorMetadataTable, ...] = tables(2, TensorMetadataTable)
     outputs: tuple[TensorMetadataTable, ...] = tables(3, TensorMetadataTable)
@@ -78,7 +78,7 @@ class ModelMetadataTable(TableBase):
 
 @dataclass(frozen=True)
 class TfliteMetadata:
-    """What a file says of its use.
+    """Labels and normalization that a file has in its metadata.
 
     Attributes:
         labels: Names of the classes of an output; () if there are none.
