@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from mcugen.core.errors import ModelError, UsageError
+from mcugen.core.errors import ModelError, UsageError, shortened
 
 _CONVERTERS = {
     "keras": "keras.model",
@@ -90,7 +90,7 @@ def conversion_error(what: str, error: Exception, remedy: str) -> ModelError:
         cause = cause.__cause__
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     fault = f"{type(cause).__name__}: {lines[0] if lines else 'no message'}"
-    return ModelError(f"{what} must be convertible to ONNX", fault[:500], remedy)
+    return ModelError(f"{what} must be convertible to ONNX", shortened(fault, 500), remedy)
 
 
 def require_no_examples(example_inputs: Any, what: str) -> None:
@@ -101,4 +101,4 @@ def require_no_examples(example_inputs: Any, what: str) -> None:
         what: The model, as "an ONNX model".
     """
     if example_inputs is not None:
-        raise UsageError("example_inputs is for models without fixed inputs", f"{what}", "leave it out")
+        raise UsageError("example_inputs is for models without fixed inputs", what, "leave it out")

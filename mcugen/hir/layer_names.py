@@ -195,11 +195,8 @@ def shorten_names(names: Iterable[str], max_characters: int) -> dict[str, str]:
     for name in [name for name, text in shortened.items() if texts[text] > 1]:
         for head in sorted(range(max_characters), key=lambda head: abs(head - max_characters // 3)):
             text = _cut(name, max_characters, head)
-            if all(
-                text not in (other_text, _cut(other, max_characters, head))
-                for other, other_text in shortened.items()
-                if other != name
-            ):
+            others = {other: other_text for other, other_text in shortened.items() if other != name}
+            if all(text not in (other_text, _cut(other, max_characters, head)) for other, other_text in others.items()):
                 shortened[name] = text
                 break
     return shortened
