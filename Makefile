@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test lint lint-c bench plain-c zoo gallery two-cores costs kernel-table docs docs-site picture quant-study onnx-tests compile-time random-graphs \
+.PHONY: demo test tests lint lint-c bench plain-c zoo npu-sweep gallery two-cores costs kernel-table docs docs-site picture quant-study onnx-tests compile-time random-graphs \
 	fuzz fuzz-graphs fuzz-networks fuzz-inputs fuzz-tflite hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
@@ -14,8 +14,10 @@ demo: setup-demo  ## quantize and compile the digits example, run it in the simu
 	$(BIN)/mcugen compile $(DEMO) -o build/demo
 	$(BIN)/mcugen report $(DEMO) --data $(DIGITS)/eval.npz
 
-test: lint  ## everything but the long sweeps
-	$(BIN)/pytest -n 2 --dist worksteal --durations 10 -m "not slow"
+test: lint tests  ## everything but the long sweeps
+
+tests: setup  ## the tests of `make test`; SHARD=2/4: the second of four parts
+	$(BIN)/pytest -n 2 --dist worksteal --durations 10 -m "not slow" $(SHARD:%=--shard %)
 
 lint: setup
 	$(BIN)/ruff check
@@ -33,6 +35,10 @@ BENCH ?= --write-docs docs/reference/figures/performance.md
 bench: setup  ## compare with other compilers; rewrites docs/reference/figures/performance.md unless BENCH has other options
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python tools/bench.py $(BENCH)
+
+npu-sweep: setup  ## cycles of every model of ../shared with and without an NPU; rewrites docs/reference/figures/npu.md
+	$(BIN)/python -W ignore tools/npu_sweep.py --write-docs
+	$(BIN)/python -W ignore tools/npu_sweep.py --recurrent --write-docs
 
 zoo: setup  ## every model of ../shared, as given and quantized, on a board for each CPU; rewrites docs/reference/figures/zoo.md
 	$(BIN)/python -W ignore tools/zoo.py --write-docs

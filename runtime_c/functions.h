@@ -458,6 +458,17 @@ static inline int32_t mcugen_requantize(int32_t acc, int32_t multiplier, int64_t
     return v < INT32_MIN ? INT32_MIN : (v > INT32_MAX ? INT32_MAX : (int32_t)v);
 }
 
+/* Requantizes as TensorFlow Lite does: rounds acc * multiplier / 2^31 half up, and the quotient of the result by
+ * 2^shift half away from zero. A negative shift is a left shift of acc, which wraps around. */
+static inline int32_t mcugen_requantize_twice(int32_t acc, int32_t multiplier, int32_t shift)
+{
+    const uint32_t left = shift < 0 ? (uint32_t)-shift : 0u, right = shift < 0 ? 0u : (uint32_t)shift;
+    const int64_t product = mcugen_product(mcugen_signed((uint32_t)acc << left), multiplier) + INT64_C(1073741824);
+    const int32_t high = (int32_t)mcugen_shift_right_long(product, 31);
+    const uint32_t mask = (UINT32_C(1) << right) - 1u, half = (mask >> 1) + (high < 0 ? 1u : 0u);
+    return mcugen_shift_right(high, (int32_t)right) + (((uint32_t)high & mask) > half ? 1 : 0);
+}
+
 /* Requantizes a 64-bit sum: the product must fit 64 bits. */
 static inline int32_t mcugen_requantize_long(int64_t acc, int32_t multiplier, int64_t offset, int32_t shift)
 {
@@ -509,6 +520,14 @@ static inline int32_t mcugen_requantize_to_even(int32_t acc, int32_t multiplier,
     const uint64_t rest = (uint64_t)wide & ((UINT64_C(1) << shift) - 1u);
     const int64_t q = v - (rest == 0u ? ((v - zero_point) & 1) : 0);
     return q < INT32_MIN ? INT32_MIN : (q > INT32_MAX ? INT32_MAX : (int32_t)q);
+}
+
+/* Returns sum / count, rounded half away from zero, as TensorFlow Lite's average pool does. */
+static inline int32_t mcugen_divide_away(int32_t sum, int32_t count)
+{
+    const uint32_t divisor = count > 0 ? (uint32_t)count : 1u, magnitude = sum < 0 ? 0u - (uint32_t)sum : (uint32_t)sum;
+    const uint32_t quotient = (magnitude + divisor / 2u) / divisor;
+    return mcugen_signed(sum < 0 ? 0u - quotient : quotient);
 }
 
 /* Returns floor((a * m + b * n + offset) / 2^shift); the result must fit 32 bits. */

@@ -30,6 +30,19 @@ class Page:
         """Run JavaScript of the form `return …` in the page, and return its value."""
         return self.driver.execute_script(script, *arguments)
 
+    def wait(self, script: str, seconds: float = 60) -> Any:
+        """Wait until JavaScript of the form `return …` gives a true value, and return it."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        return WebDriverWait(self.driver, seconds, 0.1).until(lambda driver: driver.execute_script(script))
+
+    def resize(self, width: int, dark: bool = False) -> None:
+        """Change the width of the window in pixels, and the color scheme that the browser prefers."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
     @property
     def errors(self) -> list[str]:
         """Return the error messages on the console, without those on icons, which browsers request by themselves."""
@@ -56,9 +69,22 @@ def opened(
         seconds: Longest time to wait.
         ready: Script that returns whether the page is ready.
     """
+    with chromium(width, dark) as page:
+        page.driver.get(path.resolve().as_uri())
+        page.wait(ready, seconds)
+        yield page
+
+
+@contextmanager
+def chromium(width: int = 1400, dark: bool = False) -> Iterator[Page]:
+    """Start Chromium, and yield its empty page.
+
+    Args:
+        width: Width of the window in pixels.
+        dark: Whether the browser prefers a dark color scheme.
+    """
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
-    from selenium.webdriver.support.ui import WebDriverWait
 
     options = webdriver.ChromeOptions()
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
@@ -66,13 +92,9 @@ def opened(
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        driver.get(path.resolve().as_uri())
-        WebDriverWait(driver, seconds).until(lambda d: d.execute_script(ready))
-        yield Page(driver)
+        page = Page(driver)
+        page.resize(width, dark)
+        yield page
     finally:
         driver.quit()
 

@@ -16,6 +16,7 @@ from c_coverage import VARIABLE, measure
 from hypothesis import settings
 from object_cache import cached
 from resume import Passed, leave_out
+from shards import parse_shard
 from threadpoolctl import threadpool_limits
 
 from mcugen.simulation.toolchain import ARM, RISCV, Compiler, Toolchain
@@ -29,6 +30,12 @@ _TOOLCHAINS = {"qemu": ARM, "riscv": RISCV}
 """What tests with a marker need."""
 _COMPILE = Compiler._compile
 _QUICK = ("gcc", "-fuse-ld=gold", "-fno-use-linker-plugin", "--param", "asan-instrumentation-with-call-threshold=0")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the test files of other shards."""
+    shard = config.getoption("--shard")
+    return True if shard and not shard.takes(collection_path, Path(__file__).parent) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before what -m asks for is chosen
@@ -79,6 +86,7 @@ def _skip_without(toolchain: Toolchain) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the command-line options of this test suite."""
     parser.addoption("--resume", type=Path, metavar="FILE", help="leave out what FILE lists, and add what passes")
+    parser.addoption("--shard", type=parse_shard, metavar="K/N", help="run the K-th of N parts of the test files")
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 

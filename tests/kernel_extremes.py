@@ -46,7 +46,7 @@ class End:
     def code(self, dtype: np.dtype) -> int:
         """Return the extreme quantized weight of a type."""
         limits = np.iinfo(dtype)
-        return int(limits.max if self.high else -limits.max)
+        return int(limits.max if self.high else limits.min)
 
 
 ENDS = (

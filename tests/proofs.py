@@ -320,7 +320,9 @@ def table(rows: Sequence[Row], known: Set[str]) -> str:
         for _, row in sorted(best.items())
     ]
     counts = Counter(row.finding for row in best.values())
-    summary = f"{counts[PROVEN]} of {len(best)} proven, {counts[LATE]} {LATE}, {counts[NOT_RUN]} {NOT_RUN}."
+    alarmed = len(best) - counts[PROVEN] - counts[LATE] - counts[NOT_RUN]
+    summary = f"{counts[PROVEN]} of {len(best)} proven, {alarmed} with alarms or not followed, "
+    summary += f"{counts[LATE]} {LATE}, {counts[NOT_RUN]} {NOT_RUN}."
     others = ", ".join(f"`{kernel}`" for kernel in sorted(own_kernels() - best.keys()))
     return "\n".join([*lines, "", f"{summary} Without a small model of known sizes: {others}."])
 

@@ -28,10 +28,10 @@ REPORT_KEYS = {
         *("flash", "ram", "memories", "budget", "rows", "accuracy", "quantization"),
         *("quantization_estimate", "layers", "notes", "input_pipeline"),
         *("varies", "stack_bound", "buffers", "samples", "command", "learning", "alternatives", "two_cores"),
-        *("self_test", "plausible", "instruction_range", "first_part", "warnings"),
-        *("other_precisions", "self_test_input", "weight_copies"),
+        *("monitor", "self_test", "plausible", "instruction_range", "first_part", "warnings"),
+        *("other_precisions", "self_test_input", "weight_copies", "accelerator"),
     },
-    "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs"},
+    "model": {"name", "sha256", "macs", "parameters", "dropped_channels", "dropped_macs", "dropped_elements"},
     "flash": {"code", "weights", "total", "functions"},
     "ram": {"arena", "arena_bound", "state", "io", "copies", "static", "stack", "total"},
     "accuracy": {

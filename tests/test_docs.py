@@ -13,6 +13,7 @@ from markers import replace_between_markers
 from performance_summary import peers, summary
 
 from mcugen.core.errors import McugenError
+from mcugen.deploy.monitoring.fleet import fleet_schema
 from mcugen.reporting.kernels import kernel_table
 from mcugen.reporting.operators import operator_table
 from mcugen.reporting.stored import report_schema
@@ -53,6 +54,8 @@ def test_kernel_table_is_current() -> None:
 
 
 def test_the_schema_of_reports_is_current() -> None:
+    text = (ROOT / "docs" / "monitor.schema.json").read_text()
+    assert json.loads(text) == fleet_schema(), "run `make docs`; a key that goes or changes needs a new FLEET_SCHEMA"
     text = (ROOT / "docs" / "report.schema.json").read_text()
     assert json.loads(text) == report_schema(), "run `make docs`; a key that goes or changes needs a new basis.SCHEMA"
 

@@ -33,6 +33,10 @@ ELSEWHERE = {
     "mine.toml": "tests/calibration: makes the file of the board",
     "pipeline.onnx": "tests/test_sklearn.py",
     "stream.onnx": "tests/test_streaming.py: makes the model",
+    "tcn.onnx": "tests/passes/test_window_stream.py: makes such models",
+    "affine.py": "tests/frontend/tflite/test_tflite_plugins.py: makes such a plug-in",
+    "model.tflite --board nrf52840 --data": "tests/frontend/tflite: needs samples of the model",
+    "model.keras": "tests/frontend/test_keras_models.py: needs Keras",
     "mcugen explore": "tests/explore: takes minutes",
     "--fits": "tests/explore: takes minutes",
     "mcugen evidence": "tests/deploy/evidence",
@@ -53,7 +57,11 @@ FILES = {
 }
 """What stands for the names of the documents, of the example of digits."""
 
-SHARED = {"kws.onnx": "ds_cnn_kws_int8_qdq.onnx", "resnet8.onnx": "resnet8_cifar10_int8_qdq.onnx"}
+SHARED = {
+    "kws.onnx": "models/ds_cnn_kws_int8_qdq.onnx",
+    "resnet8.onnx": "models/resnet8_cifar10_int8_qdq.onnx",
+    "model.tflite": "tflite/tflm_hello_world_int8.tflite",
+}
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -93,7 +101,7 @@ def test_the_options_of_a_documented_command_exist(page: str, command: str) -> N
         assert found.make_context(name, words, parent=context) is not None
 
 
-LARGE = ("shared/", *SHARED)
+LARGE = ("shared/", "kws.onnx", "resnet8.onnx")
 """Models that take seconds to compile."""
 
 
@@ -117,11 +125,11 @@ def test_a_documented_command_runs(page: str, command: str, tmp_path: Path, monk
             data = DIGITS / (f"digits_{source}" if source.endswith(".onnx") else source)
             (folder / name).symlink_to(data)
     for name, source in SHARED.items():
-        (folder / name).symlink_to(ROOT.parent / "shared" / "models" / source)
+        (folder / name).symlink_to(ROOT.parent / "shared" / source)
     if any(
         not path.exists()
         for path in map(folder.joinpath, plain(command))
-        if path.suffix == ".onnx" and path.is_symlink()
+        if path.suffix in (".onnx", ".tflite") and path.is_symlink()
     ):
         pytest.skip("needs the models of ../shared")
     monkeypatch.chdir(folder)

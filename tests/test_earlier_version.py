@@ -23,13 +23,13 @@ from command_line import mcugen
 import mcugen as package
 from mcugen import __version__
 from mcugen.cli.app import app
-from mcugen.cli.settings import FILE, settings_kinds
 from mcugen.codegen.install import MANIFEST
 from mcugen.codegen.render import ABI_VERSION
 from mcugen.core.board import board_names
 from mcugen.core.errors import OutputError
 from mcugen.core.version import RELEASE_DATE
 from mcugen.export.formats import FORMATS
+from mcugen.options.settings import FILE, settings_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
 EARLIER = Path(__file__).parent / "golden" / "v0.1.0"

@@ -151,8 +151,8 @@ OUTPUTS = [(option, command) for option in OPTIONS if option.writes for command 
 """All options that name an output, with each command that has them."""
 WANTED_OUTPUTS = {
     "--output": "calibrate-board compile evidence export link profile quantize run update view",
-    "--json": "compile diff evidence explore export inspect link quantize report update validate",
-    "--html": "diff explore inspect report validate",
+    "--json": "compile diff evidence explore export inspect link monitor quantize report update validate",
+    "--html": "diff explore inspect monitor report validate",
     "--svg": "inspect",
     "--markdown": "diff",
     "--runs": "validate",

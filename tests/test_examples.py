@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,24 @@ from mcugen.evaluation.session import Session
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits"
 MODELS = ("digits_f32.onnx", "digits_int8.onnx")
+
+PACKAGES = {"torch": "onnxscript", "keras": "onnxscript", "sklearn": "skl2onnx", "xgboost": "onnxmltools"}
+PACKAGES["lightgbm"] = "onnxmltools"
+"""Package that converts the models of each framework."""
+
+
+@pytest.mark.parametrize("framework", PACKAGES)
+def test_each_front_end_compiles_its_example(framework: str, tmp_path: Path) -> None:
+    for package in (framework, PACKAGES[framework]):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    program = str(DIGITS.parent / "front_ends" / "compile_each.py")
+    done = subprocess.run(
+        [sys.executable, program, str(tmp_path), framework], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{framework}: ")
+    assert list((tmp_path / framework).glob("*.h"))
 
 
 def load(name: str) -> dict[str, np.ndarray]:

@@ -30,7 +30,7 @@ def test_the_table_has_the_best_of_each_kernel_and_what_did_not_run():
     late, proven = (Row("", "copy", "2x3", "any", "30", "9", finding) for finding in ("not in time", "proven"))
     text = f"<!-- proofs:begin -->\n{table([late, proven], {'copy', 'pad'})}\n<!-- proofs:end -->"
     assert [(row.kernel, row.finding) for row in told(text)] == [("copy", "proven"), ("pad", "not run")]
-    assert "1 of 2 proven, 0 not in time, 1 not run." in text
+    assert "1 of 2 proven, 0 with alarms or not followed, 0 not in time, 1 not run." in text
 
 
 def convolution(board: str) -> CompiledModel:

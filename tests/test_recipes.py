@@ -22,6 +22,8 @@ TITLES = [
     "An operator",
     "A kernel",
     "A pass",
+    "A transformation",
+    "An accelerator",
     "A board",
     "A CPU",
     "A CPU feature",

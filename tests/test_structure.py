@@ -50,7 +50,8 @@ LAYERS = {
     "api": 15,
     "deploy": 16,
     "explore": 16,
-    "cli": 17,
+    "ui": 17,
+    "cli": 18,
 }
 """A module imports from its own package or from lower layers."""
 

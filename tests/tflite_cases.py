@@ -9,9 +9,10 @@ former lack the operator or type. It needs the extra `tflite-oracle`.
 
 from __future__ import annotations
 
+import math
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tflite_models import (
     Number,
     Numbers,
     f32,
+    flexbuffer,
     i8,
     i32,
     litert_outputs,
@@ -33,6 +35,10 @@ from mcugen.hir.types import Array
 
 EXPECTED = Path(__file__).with_name("tflite_expected.tsv")
 """Outputs by name of the case: interpreter, element type, shape and bytes of each."""
+
+
+Definition = Callable[..., Array]
+"""Computes the output of an operator from its inputs."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Case:
         share: Relative difference of floats.
         interpreter: Name of the interpreter of the expected outputs; "" for the first that runs the model.
         runs: Number of runs with the same inputs, of which the outputs of the last count.
+        definition: Computes the outputs by numpy if no interpreter runs the model.
     """
 
     data: bytes
@@ -54,6 +61,7 @@ class Case:
     share: float
     interpreter: str
     runs: int
+    definition: Definition | None = None
 
 
 @dataclass
@@ -108,6 +116,7 @@ def case(
     share: float = 1e-5,
     interpreter: str = "",
     runs: int = 1,
+    definition: Definition | None = None,
 ) -> None:
     """Register a case."""
     assert name not in CASES, name
@@ -116,7 +125,7 @@ def case(
         model = LiteModel()
         maker = Maker(model.graph, np.random.default_rng(zlib.crc32(name.encode())), [])
         build(maker)
-        return Case(model.data(), tuple(maker.feeds), steps, share, interpreter, runs)
+        return Case(model.data(), tuple(maker.feeds), steps, share, interpreter, runs, definition)
 
     CASES[name] = make
 
@@ -1061,6 +1070,111 @@ for _dtype in ("float32", "int8"):
     lstm("one_step_time_first", _dtype, 1, length=1, runs=3)
 
 
+def state(graph: LiteGraph, *shape: int) -> int:
+    """Add a tensor that keeps its value."""
+    return graph.tensor(*shape, _5=Number("B", 1))
+
+
+def rnn(kind: str, length: int, time_first: int, activation: int, merges: int = 0, runs: int = 1) -> None:
+    """Register an RNN of floats."""
+    both, is_sequence = kind.startswith("BI"), kind != "RNN"
+
+    def build(m: Maker) -> None:
+        batch, depth, size = 2, 3, 4
+        steps = ((length, batch) if time_first else (batch, length)) if is_sequence else (batch,)
+        inputs = [m.input(*steps, depth)]
+        for _ in range(1 + both):
+            parts = (m.values(size, depth), m.values(size, size) / 4, m.values(size))
+            inputs += [m.graph.const(part) for part in parts] + [state(m.graph, batch, size)]
+        inputs += [-1] * 3 * both
+        outputs = [m.result(*steps, size * (1 + merges)) for _ in range(1 if merges or not both else 2)]
+        options: dict[int, Content] = {0: i8(activation)}
+        if is_sequence:
+            options = {0: Number("B", time_first), 1: i8(activation), 2: Number("B", merges)}
+        union = {"RNN": 7, "UNIDIRECTIONAL_SEQUENCE_RNN": 31, "BIDIRECTIONAL_SEQUENCE_RNN": 70}[kind]
+        m.graph.op(kind, inputs, outputs, union, options)
+
+    name = f"{kind.lower()}_{length}_{'time' if time_first else 'batch'}_{activation}{'_merged' * merges}"
+    case(name, build, interpreter="litert", runs=runs)
+
+
+rnn("RNN", 1, 0, 4, runs=3)
+rnn("RNN", 1, 0, 1, runs=2)
+for _time in (0, 1):
+    rnn("UNIDIRECTIONAL_SEQUENCE_RNN", 4, _time, 4)
+    rnn("UNIDIRECTIONAL_SEQUENCE_RNN", 1, _time, 4, runs=3)
+    rnn("BIDIRECTIONAL_SEQUENCE_RNN", 4, _time, 4)
+rnn("BIDIRECTIONAL_SEQUENCE_RNN", 3, 0, 1, merges=1)
+
+
+def wide_lstm(
+    name: str,
+    kind: str = "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    time_first: int = 1,
+    length: int = 3,
+    runs: int = 1,
+    merges: int = 0,
+    clip: float = 0.0,
+    **parts: bool,
+) -> None:
+    """Register an LSTM of floats with some of: coupled, peepholes, projection, its bias, norms."""
+    both = kind.startswith("BI")
+
+    def build(m: Maker) -> None:
+        batch, depth, size = 2, 3, 5
+        width = 4 if parts.get("projection") else size
+        steps = (batch,) if kind == "LSTM" else (length, batch) if time_first else (batch, length)
+        inputs = [m.input(*steps, depth)]
+        is_coupled = bool(parts.get("coupled"))
+
+        def gates(*shape: int, first: bool = not is_coupled, rest: bool = True) -> list[int]:
+            return [m.graph.const(m.values(*shape) / 2) if (n and rest) or (first and not n) else -1 for n in range(4)]
+
+        for _ in range(1 + both):
+            inputs += gates(size, depth) + gates(size, width)
+            has = bool(parts.get("peepholes"))
+            inputs += gates(size, first=has and not is_coupled, rest=has)[:3] + gates(size)
+            inputs += [m.graph.const(m.values(width, size) / 2) if parts.get("projection") else -1]
+            inputs += [m.graph.const(m.values(width)) if parts.get("bias") else -1]
+        for _ in range(1 + both):
+            inputs += [state(m.graph, batch, width), state(m.graph, batch, size)]
+        if both:
+            inputs += [-1] * 9
+        else:
+            has = bool(parts.get("norms"))
+            inputs += gates(size, first=has and not is_coupled, rest=has)
+        outputs = [m.result(*steps, width * (1 + merges)) for _ in range(1 if merges or not both else 2)]
+        options: dict[int, Content] = {0: i8(4), 1: f32(clip), 2: f32(clip)}
+        if both:
+            options |= {3: Number("B", merges), 4: Number("B", time_first)}
+        elif kind != "LSTM":
+            options[3] = Number("B", time_first)
+        m.graph.op(kind, inputs, outputs, {"LSTM": 14}.get(kind, 69 if both else 71), options)
+
+    case(f"lstm_wide_{name}", build, interpreter="litert", runs=runs)
+
+
+for _name, _parts in {
+    "coupled": {"coupled": True},
+    "peepholes": {"peepholes": True},
+    "coupled_peepholes": {"coupled": True, "peepholes": True},
+    "projection": {"projection": True},
+    "projection_bias": {"projection": True, "bias": True},
+    "norms": {"norms": True},
+    "all": {"norms": True, "projection": True, "bias": True, "peepholes": True, "coupled": True},
+}.items():
+    wide_lstm(_name, **_parts)
+wide_lstm("clipped", clip=0.4, projection=True)
+wide_lstm("batch_first", time_first=0, projection=True)
+wide_lstm("kept", length=1, runs=3, projection=True)
+wide_lstm("one_step", "LSTM", runs=3)
+wide_lstm("one_step_projection", "LSTM", runs=3, projection=True, coupled=True)
+for _time in (0, 1):
+    wide_lstm(f"both_{_time}", "BIDIRECTIONAL_SEQUENCE_LSTM", _time)
+    wide_lstm(f"both_projection_{_time}", "BIDIRECTIONAL_SEQUENCE_LSTM", _time, projection=True, peepholes=True)
+wide_lstm("both_merged", "BIDIRECTIONAL_SEQUENCE_LSTM", merges=1, coupled=True)
+
+
 def svdf(name: str, dtype: str, rank: int = 1, memory: int = 4, activation: int = 0) -> None:
     """Register an SVDF over several runs."""
 
@@ -1094,15 +1208,16 @@ for _dtype in ("float32", "int8"):
     svdf("rank", _dtype, rank=2, activation=1)
 
 
+def handle(graph: LiteGraph, name: str = "total") -> int:
+    """Add a handle of a variable."""
+    tensor = graph.tensor(dtype="resource")
+    graph.op("VAR_HANDLE", [], [tensor], 111, {1: name})
+    return tensor
+
+
 def variable(m: Maker, first: float = 0.0) -> None:
     """Build a running sum, which begins with some number."""
     start = m.graph.model.subgraph()
-
-    def handle(graph: LiteGraph) -> int:
-        tensor = graph.tensor(dtype="resource")
-        graph.op("VAR_HANDLE", [], [tensor], 111, {1: "total"})
-        return tensor
-
     begin = start.const(np.full((2, 3), first), "float32")
     start.op("ASSIGN_VARIABLE", [handle(start), begin], [], 113, {})
     m.graph.op("CALL_ONCE", [], [], 103, {0: i32(1)})
@@ -1145,6 +1260,107 @@ def loop(m: Maker) -> None:
     body.op("ADD", [v, v], [twice], 11, {})
     body.output(more, twice)
     m.graph.op("WHILE", [count, x], [m.result(kind="int32"), m.result(2, 3)], 93, {0: i32(1), 1: i32(2)})
+
+
+def add_to(graph: LiteGraph, variable: int, x: int) -> None:
+    """Add a tensor to a variable."""
+    before, after = graph.tensor(2, 3), graph.tensor(2, 3)
+    graph.op("READ_VARIABLE", [variable], [before], 112, {})
+    graph.op("ADD", [before, x], [after], 11, {})
+    graph.op("ASSIGN_VARIABLE", [variable, after], [], 113, {})
+
+
+def declared_variable(m: Maker) -> None:
+    """Let a variable begin with numbers."""
+    start = m.graph.model.subgraph()
+    start.op("ASSIGN_VARIABLE", [handle(start), start.const(np.full((2, 3), 1.5))], [], 113, {})
+    m.graph.op("CALL_ONCE", [], [], 103, {0: i32(len(m.graph.model.graphs) - 1)})
+
+
+def branch_of_variable(takes: bool, *, is_passed: bool = False) -> Callable[[Maker], None]:
+    """Return what builds a choice: one body adds to a variable, the other does not."""
+
+    def build(m: Maker) -> None:
+        declared_variable(m)
+        condition, x, y = m.graph.const(np.array(takes), "bool"), m.input(2, 3), m.result(2, 3)
+        for is_adding in (True, False):
+            graph = m.graph.model.subgraph()
+            passed = [graph.input(dtype="resource")] if is_passed else []
+            inner, result = graph.input(2, 3), graph.tensor(2, 3)
+            if is_adding:
+                add_to(graph, passed[0] if passed else handle(graph), inner)
+            graph.op("NEG", [inner], [result])
+            graph.output(result)
+        unused = m.graph.tensor(2, 3)
+        m.graph.op(
+            "IF", [condition, *([handle(m.graph)] if is_passed else []), x], [unused], 92, {0: i32(2), 1: i32(3)}
+        )
+        total = m.graph.tensor(2, 3)
+        m.graph.op("READ_VARIABLE", [handle(m.graph)], [total], 112, {})
+        m.graph.op("ADD", [total, unused], [y], 11, {})
+
+    return build
+
+
+def loop_of_variable(kind: str, first: int, limit: int, change: int, swaps: bool = False) -> Callable[[Maker], None]:
+    """Return what builds a loop that adds to a variable, whose handle is passed to the body or not.
+
+    Args:
+        kind: Comparison of the counter with its limit.
+        first: First value of the counter.
+        limit: The limit.
+        change: What each step adds to the counter; a negative number is subtracted.
+        swaps: Whether the limit is compared with the counter.
+    """
+
+    def build(m: Maker) -> None:
+        declared_variable(m)
+        count, x = m.graph.const(first, "int32"), m.input(2, 3)
+        judge, body = m.graph.model.subgraph(), m.graph.model.subgraph()
+        counter, _, goes_on = judge.input(dtype="int32"), judge.input(2, 3), judge.tensor(dtype="bool")
+        pair = [counter, judge.const(limit, "int32")]
+        judge.op(kind, pair[::-1] if swaps else pair, [goes_on])
+        judge.output(goes_on)
+        n, v, more = body.input(dtype="int32"), body.input(2, 3), body.tensor(dtype="int32")
+        union, step = (11, change) if change > 0 else (28, -change)
+        body.op("ADD" if change > 0 else "SUB", [n, body.const(step, "int32")], [more], union, {})
+        add_to(body, handle(body), v)
+        body.output(more, v)
+        m.graph.op("WHILE", [count, x], [m.result(kind="int32"), m.result(2, 3)], 93, {0: i32(2), 1: i32(3)})
+        m.graph.op("READ_VARIABLE", [handle(m.graph)], [m.result(2, 3)], 112, {})
+
+    return build
+
+
+def computed_variable(m: Maker) -> None:
+    """Build a variable whose first value is computed from constants and another variable."""
+    start = m.graph.model.subgraph()
+    first, second, twice = (start.tensor(2, 3) for _ in range(3))
+    start.op("MUL", [start.const(np.full((2, 3), 1.5)), start.const(np.full((2, 3), 2.0))], [first], 21, {})
+    start.op("ASSIGN_VARIABLE", [handle(start, "other"), first], [], 113, {})
+    start.op("READ_VARIABLE", [handle(start, "other")], [second], 112, {})
+    start.op("ADD", [second, second], [twice], 11, {})
+    start.op("ASSIGN_VARIABLE", [handle(start), twice], [], 113, {})
+    m.graph.op("CALL_ONCE", [], [], 103, {0: i32(1)})
+    add_to(m.graph, handle(m.graph), m.input(2, 3))
+    m.graph.op("READ_VARIABLE", [handle(m.graph)], [m.result(2, 3)], 112, {})
+
+
+case("variable_computed_float32", computed_variable, runs=3)
+case("if_of_variable_taken", branch_of_variable(True), runs=3)
+case("if_of_passed_variable", branch_of_variable(True, is_passed=True), runs=3, interpreter="litert")
+case("if_of_variable_left_out", branch_of_variable(False), runs=3)
+for _kind, _first, _limit, _change, _swaps in (
+    ("LESS", 0, 3, 1, False),
+    ("LESS_EQUAL", 0, 3, 2, False),
+    ("GREATER", 5, 0, -2, False),
+    ("GREATER_EQUAL", 4, 0, -2, False),
+    ("GREATER", 0, 5, 2, True),
+    ("LESS_EQUAL", 3, 0, -1, True),
+):
+    case(
+        f"while_{_kind.lower()}{'_swapped' * _swaps}", loop_of_variable(_kind, _first, _limit, _change, _swaps), runs=2
+    )
 
 
 case("if_float32", branch)
@@ -1197,11 +1413,452 @@ case("ranks_float32", ranks, interpreter="litert")
 case("sparse_weights_float32", sparse, interpreter="litert")
 
 
+def plain(
+    kind: str,
+    inputs: Sequence[tuple[tuple[int, ...], str, float, float]],
+    shape: Sequence[int],
+    dtype: str,
+    name: str,
+    union: int = 0,
+    options: dict[int, Content] | None = None,
+    constants: Sequence[Array] = (),
+    definition: Definition | None = None,
+) -> None:
+    """Register an operator on inputs of some ranges and on constants, which LiteRT runs or a definition computes."""
+
+    def build(m: Maker) -> None:
+        values = [m.input(*shape, kind=kind, low=low, high=high) for shape, kind, low, high in inputs]
+        values += [m.graph.const(array, array.dtype.name) for array in constants]
+        m.graph.op(kind, values, [m.result(*shape, kind=dtype)], union, options)
+
+    case(f"{kind.lower()}_{name}", build, interpreter="litert", definition=definition)
+
+
+def narrow_steps(x: Array) -> Array:
+    """Return numbers rounded to 255 steps from 0 to 2."""
+    step = np.float32(2 / 254)
+    return np.floor(np.clip(x, 0, 2) / step + np.float32(0.5)).astype(np.float32) * step
+
+
+def sum_of_segments(x: Array) -> Array:
+    """Return the sums of the rows of each segment."""
+    return np.stack([x[:2].sum(0), x[2], 0 * x[0], x[3:].sum(0)]).astype(x.dtype)
+
+
+plain("ATAN2", [((3, 40), "float32", -2, 2), ((3, 40), "float32", -2, 2)], (3, 40), "float32", "float32")
+plain("ATAN2", [((60,), "float32", -2, 2)], (60,), "float32", "axis", constants=[np.tile(np.float32([0, -1, 1]), 20)])
+plain("ATAN2", [((3,), "float32", 0, 0)], (3,), "float32", "zeros", constants=[np.float32([0, 2, -2])])
+for _dtype, _most in (("int8", 127), ("int16", 32767), ("int32", 2**31 - 1)):
+    plain("RIGHT_SHIFT", [((40,), _dtype, -_most - 1, _most), ((40,), _dtype, 0, 35)], (40,), _dtype, _dtype, 126, {})
+for _dtype, _most in (("uint8", 255), ("uint32", 2**32 - 1)):
+    plain("RIGHT_SHIFT", [((40,), _dtype, 0, _most), ((40,), _dtype, 0, 35)], (40,), _dtype, _dtype, 126, {})
+for _bits, _narrow, _low, _high in ((8, 0, -1.3, 1.1), (8, 1, 0.0, 2.0), (4, 0, -0.1, 1.9)):
+    _options: dict[int, Content] = {0: f32(_low), 1: f32(_high), 2: i32(_bits), 3: Number("B", _narrow)}
+    plain(
+        "FAKE_QUANT",
+        [((5, 20), "float32", -2, 2)],
+        (5, 20),
+        "float32",
+        f"{_bits}_{_narrow}",
+        58,
+        _options,
+        definition=narrow_steps if _narrow else None,
+    )
+for _dtype in ("float32", "int32"):
+    _options = {0: Numbers("f", [-3.0, 0.0, 1.0, 5.5])}
+    plain("BUCKETIZE", [((4, 9), _dtype, -7, 7)], (4, 9), "int32", _dtype, 115, _options)
+for _radius, _beta in ((1, 0.5), (3, 1.0), (0, 0.75)):
+    _options = {0: i32(_radius), 1: f32(1.5), 2: f32(0.7), 3: f32(_beta)}
+    plain(
+        "LOCAL_RESPONSE_NORMALIZATION",
+        [((1, 2, 3, 8), "float32", -2, 2)],
+        (1, 2, 3, 8),
+        "float32",
+        f"{_radius}",
+        13,
+        _options,
+    )
+for _dtype in ("float32", "int32"):
+    _ids = np.array([0, 0, 1, 3, 3, 3], np.int32)
+    plain("SEGMENT_SUM", [((6, 2), _dtype, -9, 9)], (4, 2), _dtype, _dtype, 100, {}, [_ids], sum_of_segments)
+    for _kind, _union in (("PROD", 118), ("MAX", 119), ("MIN", 120), ("SUM", 121)):
+        for _name, _ids in (
+            ("all", np.array([2, 0, 1, 0, 2, 2], np.int32)),
+            ("some", np.array([3, 0, -1, 3, 0, 0], np.int32)),
+        ):
+            plain(
+                f"UNSORTED_SEGMENT_{_kind}",
+                [((6, 2), _dtype, -9, 9)],
+                (4, 2),
+                _dtype,
+                f"{_name}_{_dtype}",
+                _union,
+                {},
+                [_ids, np.array([4], np.int32)],
+            )
+
+
+def transform(kind: str, height: int, width: int, size: tuple[int, int]) -> None:
+    """Register a Fourier transform of an image, and a part of its results."""
+
+    def build(m: Maker) -> None:
+        bins = size[1] // 2 + 1
+        spectrum = m.graph.tensor(2, size[0], bins, dtype="complex64")
+        m.graph.op("RFFT2D", [m.input(2, height, width), m.graph.const(size, "int32")], [spectrum], 105, {})
+        m.graph.op(kind, [spectrum], [m.result(2, size[0], bins)])
+
+    case(f"rfft2d_{kind.lower()}_{size[0]}_{size[1]}", build, interpreter="litert", share=3e-5)
+
+
+for _kind in ("REAL", "IMAG", "COMPLEX_ABS"):
+    transform(_kind, 4, 8, (4, 8))
+transform("REAL", 8, 16, (8, 16))
+transform("IMAG", 1, 32, (1, 32))
+
+
+# ------------------------------------------------------------------------------------------ operators of streams
+
+
+def custom(
+    kind: str,
+    inputs: Sequence[tuple[tuple[int, ...], str, float, float]],
+    outputs: Sequence[tuple[tuple[int, ...], str]],
+    name: str = "",
+    runs: int = 1,
+    **options: float,
+) -> None:
+    """Register a custom operator.
+
+    Args:
+        kind: Name of the operator.
+        inputs: Shape, element type and range of each input.
+        outputs: Shape and element type of each output.
+        name: End of the name of the case.
+        runs: Number of runs.
+        **options: The operator's options.
+    """
+
+    def build(m: Maker) -> None:
+        values = [m.input(*shape, kind=kind, low=low, high=high) for shape, kind, low, high in inputs]
+        results = [m.result(*shape, kind=kind) for shape, kind in outputs]
+        m.graph.op(kind, values, results, _5=flexbuffer(options))
+
+    case("_".join(filter(None, [kind.lower(), name])), build, steps=0, runs=runs, interpreter="tflm")
+
+
+_SAMPLES = ("int16", -32768, 32767)
+_ENERGY = ("uint32", 0, 2**32 - 1)
+for _shift in (0, 12, 15):
+    custom(
+        "SignalWindow",
+        [((2, 9), *_SAMPLES), ((9,), "int16", -4096, 4096)],
+        [((2, 9), "int16")],
+        f"by_{_shift}",
+        shift=_shift,
+    )
+for _name, _low, _high in (("full", -32768, 32767), ("small", -90, 90), ("zero", 0, 0)):
+    custom("SignalFftAutoScale", [((33,), "int16", _low, _high)], [((33,), "int16"), ((), "int32")], _name)
+for _length, _size in ((4, 4), (8, 8), (16, 16), (64, 60), (128, 128), (512, 400)):
+    for _kind, _number, _most in (("int16", 7, 32767), ("int32", 2, 2**31 - 1), ("float32", 0, 2)):
+        if _kind == "float32" and _size == 400:
+            continue
+        custom(
+            "SignalRfft",
+            [((2, _size), _kind, -_most, _most)],
+            [((2, _length + 2), _kind)],
+            f"{_length}_{_kind}",
+            T=_number,
+            fft_length=_length,
+        )
+        if _size == _length:
+            custom(
+                "SignalIrfft",
+                [((2, _length + 2), _kind, -_most // 8, _most // 8)],
+                [((2, _length), _kind)],
+                f"{_length}_{_kind}",
+                T=_number,
+                fft_length=_length,
+            )
+
+
+def filter_bank(m: Maker) -> None:
+    """Build a filter bank of 3 channels, whose first group has no energies."""
+    x = m.input(12, kind="uint32", low=0, high=2**32 - 1)
+    weights, unweights = (m.graph.const(m.values(10, kind="int16", low=0, high=4096), "int16") for _ in range(2))
+    places = [m.graph.const(numbers, "int16") for numbers in ([0, 1, 4, 8], [0, 0, 3, 6], [0, 3, 3, 4])]
+    y = m.result(3, kind="uint64")
+    m.graph.op("SignalFilterBank", [x, weights, unweights, *places], [y], _5=flexbuffer({"num_channels": 3}))
+
+
+case("signalfilterbank", filter_bank)
+custom(
+    "SignalEnergy",
+    [((18,), "int16", -32768, 32767)],
+    [((9,), "uint32")],
+    start_index=0,
+    end_index=9,
+)
+for _name, _most in (("wide", 2**62), ("narrow", 2**32 - 1), ("small", 99)):
+    custom(
+        "SignalFilterBankSquareRoot",
+        [((20,), "uint64", 0, _most), ((), "int32", 0, 4)],
+        [((20,), "uint32")],
+        _name,
+    )
+for _clamping in (False, True):
+    custom(
+        "SignalFilterBankSpectralSubtraction",
+        [((11,), "uint32", 0, 2**20)],
+        [((11,), "uint32"), ((11,), "uint32")],
+        "clamped" if _clamping else "free",
+        runs=3,
+        alternate_one_minus_smoothing=16055,
+        alternate_smoothing=328,
+        clamping=_clamping,
+        min_signal_remaining=819,
+        num_channels=11,
+        one_minus_smoothing=15974,
+        smoothing=409,
+        smoothing_bits=10,
+        spectral_subtraction_bits=14,
+    )
+for _name, _most in (("large", 2**32 - 1), ("middle", 60000), ("small", 5)):
+    custom(
+        "SignalPCAN",
+        [((20,), "uint32", 0, _most), ((20,), "uint32", 0, _most), ((125,), "int16", 0, 8191)],
+        [((20,), "uint32")],
+        _name,
+        snr_shift=6,
+    )
+for _name, _most in (("large", 2**32 - 1), ("middle", 70000), ("small", 40)):
+    custom(
+        "SignalFilterBankLog",
+        [((40,), "uint32", 0, _most)],
+        [((40,), "int16")],
+        _name,
+        output_scale=1600,
+        input_correction_bits=3,
+    )
+for _delay, _size in ((3, 5), (7, 3), (0, 4)):
+    custom(
+        "SignalDelay",
+        [((2, _size), *_SAMPLES)],
+        [((2, _size), "int16")],
+        f"{_delay}_of_{_size}",
+        runs=4,
+        delay_length=_delay,
+    )
+for _name, _size, _step, _samples, _runs in (("one", 5, 2, 2, 4), ("several", 5, 2, 6, 3), ("whole", 4, 4, 8, 2)):
+    for _prefill in (False, True):
+        _frames = _samples // _step
+        custom(
+            "SignalFramer",
+            [((2, _samples), *_SAMPLES)],
+            [((2, _frames, _size), "int16"), ((), "bool")],
+            f"{_name}{'_prefilled' * _prefill}",
+            runs=_runs,
+            frame_size=_size,
+            frame_step=_step,
+            prefill=_prefill,
+        )
+for _name, _left, _right, _step, _runs in (("step", 1, 1, 2, 4), ("each", 2, 0, 1, 3), ("single", 0, 0, 1, 2)):
+    custom(
+        "SignalStacker",
+        [((3,), *_SAMPLES)],
+        [((3 * (_left + _right + 1),), "int16"), ((), "bool")],
+        _name,
+        runs=_runs,
+        num_channels=3,
+        stacker_left_context=_left,
+        stacker_right_context=_right,
+        stacker_step=_step,
+    )
+for _kind, _number, _most in (("int16", 7, 32767), ("float32", 0, 2)):
+    for _frames, _step in ((1, 2), (3, 2), (2, 5)):
+        custom(
+            "SignalOverlapAdd",
+            [((2, _frames, 5), _kind, -_most, _most)],
+            [((2, _frames * _step), _kind)],
+            f"{_frames}_by_{_step}_{_kind}",
+            runs=3,
+            T=_number,
+            frame_step=_step,
+        )
+
+
+custom("CIRCULAR_BUFFER", [((1, 1, 1, 3), "int8", -128, 127)], [((1, 5, 1, 3), "int8")], "default", runs=5)
+custom("CIRCULAR_BUFFER", [((1, 1, 2, 3), "int8", -128, 127)], [((1, 4, 2, 3), "int8")], runs=4, cycles_max=1)
+
+
+def detection(
+    boxes: int, classes: int, background: int = 0, most: int = 4, kind: str = "float32", **more: float
+) -> Callable[[Maker], None]:
+    """Return what builds the choice of detections among boxes, whose anchors lie in a row."""
+
+    def build(m: Maker) -> None:
+        scale = None if kind == "float32" else 0.01
+        encodings = m.input(1, boxes, 4, kind=kind, scale=scale, zero=0 if scale is None else 128, low=-1, high=1)
+        scores = m.input(1, boxes, classes + background, low=0, high=1)
+        centers = np.stack([np.linspace(0.3, 0.7, boxes), np.linspace(0.2, 0.8, boxes)], 1)
+        anchors = m.graph.const(np.concatenate([centers, np.full((boxes, 2), 0.3)], 1))
+        results = [m.result(1, most, 4), m.result(1, most), m.result(1, most), m.result(1)]
+        options = {
+            "max_detections": most,
+            "max_classes_per_detection": 1,
+            "num_classes": classes,
+            "nms_score_threshold": 0.3,
+            "nms_iou_threshold": 0.4,
+            "y_scale": 10.0,
+            "x_scale": 10.0,
+            "h_scale": 5.0,
+            "w_scale": 5.0,
+        }
+        m.graph.op("TFLite_Detection_PostProcess", [encodings, scores, anchors], results, _5=flexbuffer(options | more))
+
+    return build
+
+
+case("detection_fast", detection(30, 4))
+case("detection_fast_background", detection(30, 3, 1))
+case("detection_fast_one_class", detection(25, 1))
+case("detection_regular", detection(20, 3, 0, use_regular_nms=True))
+case("detection_regular_background", detection(20, 3, 1, 10, use_regular_nms=True, detections_per_class=2))
+case("detection_regular_few", detection(6, 1, 1, 12, use_regular_nms=True, detections_per_class=50))
+
+
+def packed(numbers: Sequence[int], width: int) -> bytes:
+    """Return numbers of some bits, the highest of a byte first, with spare bytes."""
+    bits = np.array([[n >> (width - 1 - k) & 1 for k in range(width)] for n in numbers], np.uint8)
+    return np.packbits(bits.reshape(-1)).tobytes() + bytes(8)
+
+
+def decode(
+    kind: str,
+    shape: Sequence[int],
+    header: bytes,
+    data: bytes,
+    table: Array,
+    scale: float | Sequence[float] | None = None,
+    zero: int | Sequence[int] = 0,
+    axis: int = 0,
+) -> Callable[[Maker], None]:
+    """Return what builds compressed constants, which are added to an input."""
+
+    def build(m: Maker) -> None:
+        source = m.graph.const(np.frombuffer(data, np.uint8), "uint8")
+        ancillary = m.graph.const(np.frombuffer(header.ljust(16, b"\0") + table.tobytes(), np.uint8), "uint8")
+        values = m.graph.tensor(*shape, dtype=kind, scale=scale, zero=zero, axis=axis)
+        m.graph.op("TFLM_DECODE", [source, ancillary], [values])
+        is_float, y = kind == "float32", m.result(*shape)
+        if not is_float:
+            unpacked = m.graph.tensor(*shape)
+            m.graph.op("DEQUANTIZE", [values], [unpacked])
+            values = unpacked
+        m.graph.op("ADD", [values, m.input(*shape)], [y], 11, {})
+
+    return build
+
+
+_RANDOM = np.random.default_rng(61)
+for _kind, _width, _count in (
+    ("int8", 4, 16),
+    ("int8", 3, 8),
+    ("int8", 2, 4),
+    ("int8", 7, 100),
+    ("int8", 1, 2),
+    ("float32", 5, 20),
+    ("int16", 6, 50),
+):
+    _values = _RANDOM.integers(-99, 99, _count).astype(_kind)
+    _indices = _RANDOM.integers(0, _count, 7 * 9).tolist()
+    _scale = None if _kind == "float32" else 0.02
+    _header = bytes([0, 1, 0, 0, 1, _width, _count])
+    case(
+        f"decode_table_{_width}_{_kind}",
+        decode(_kind, (7, 9), _header, packed(_indices, _width), _values, _scale),
+        interpreter="tflm",
+    )
+
+
+def compressed_layer(is_depthwise: bool) -> Callable[[Maker], None]:
+    """Return what builds a layer whose weights have a table for each channel, on the first axis or the last."""
+    table = _RANDOM.integers(-99, 99, (4, 8)).astype(np.int8)
+    shape, axis = ((1, 2, 2, 4), 3) if is_depthwise else ((4, 6), 0)
+    data = packed(_RANDOM.integers(0, 8, math.prod(shape)).tolist(), 3)
+
+    def build(m: Maker) -> None:
+        header = bytes([0, 1, 0, 0, 1, 3, 8]).ljust(16, b"\0") + table.tobytes()
+        source, ancillary = (m.graph.const(np.frombuffer(part, np.uint8), "uint8") for part in (data, header))
+        values = m.graph.tensor(*shape, dtype="int8", scale=[0.01, 0.02, 0.03, 0.04], zero=[0] * 4, axis=axis)
+        m.graph.op("TFLM_DECODE", [source, ancillary], [values])
+        bias = m.graph.const([30, -70, 500, -900], "int32", scale=[0.0002, 0.0004, 0.0006, 0.0008], zero=[0] * 4)
+        if is_depthwise:
+            x, y = m.input(1, 3, 3, 4, kind="int8", scale=0.02), m.result(1, 2, 2, 4, kind="int8", scale=0.1)
+            options = {0: i8(1), 1: i32(1), 2: i32(1), 3: i32(1)}
+            m.graph.op("DEPTHWISE_CONV_2D", [x, values, bias], [y], 2, options)
+        else:
+            x, y = m.input(2, 6, kind="int8", scale=0.02), m.result(2, 4, kind="int8", scale=0.1)
+            m.graph.op("FULLY_CONNECTED", [x, values, bias], [y], 8, {})
+
+    return build
+
+
+case("decode_channels_first", compressed_layer(False), interpreter="tflm")
+case("decode_channels_last", compressed_layer(True), interpreter="tflm")
+
+
+def pruned(name: str, kind: str, scale: float | Sequence[float] | None, zero: int | Sequence[int]) -> None:
+    """Register weights of which most are zero points."""
+    bits = _RANDOM.integers(0, 2, 6 * 5)
+    values = _RANDOM.integers(-99, 99, int(bits.sum())).astype(kind)
+    header = bytes([2, 1, 0, 0, 1])
+    case(
+        f"decode_pruned_{name}",
+        decode(kind, (6, 5), header, packed(bits.tolist(), 1), values, scale, zero),
+        interpreter="tflm",
+    )
+
+
+pruned("int8", "int8", 0.05, 3)
+pruned("float32", "float32", None, 0)
+pruned("int16", "int16", 0.001, 0)
+
+
+def huffman(size: int, kind: str) -> None:
+    """Register weights with code words 0, 10, 110 and 111, by a table of 4 entries and one of 2."""
+    symbols = [5, -7, 90, -100]
+    low, top = size - 5, 1 << (size - 1)
+    mask = (1 << low) - 1 if kind != "int8" else 0xFF
+
+    def leaf(symbol: int, used: int) -> int:
+        return top | used << low | symbol & mask
+
+    table = [leaf(5, 1), leaf(5, 1), leaf(-7, 2), 0 << low | 1, leaf(90, 1), leaf(-100, 1)]
+    chosen = _RANDOM.integers(0, 4, 40)
+    text = "".join(("0", "10", "110", "111")[n] for n in chosen)
+    data = np.packbits(np.array(list(text), np.uint8)).tobytes() + bytes(8)
+    header = bytes([1, 1, 0, 0, 1, (1 << 4) | (size == 32)])
+    assert len(symbols) == 4
+    scale = 0.02
+    case(
+        f"decode_huffman_{size}_{kind}",
+        decode(kind, (5, 8), header, data, np.array(table, f"uint{size}"), scale),
+        interpreter="tflm",
+    )
+
+
+huffman(16, "int8")
+huffman(32, "int8")
+huffman(32, "int16")
+
+
 # -------------------------------------------------------------------------------------------------------- expected
 
 
 def interpreted(made: Case) -> tuple[str, list[Array]]:
-    """Return the outputs by the first interpreter that runs a case, and the interpreter's name."""
+    """Return the outputs by the first interpreter that runs a case, or by its definition, and the name of either."""
+    if made.definition is not None:
+        return "numpy", [made.definition(*made.feeds)]
     wanted = [made.interpreter] if made.interpreter else ["tflm", "litert"]
     for name in wanted:
         try:
@@ -1218,10 +1875,10 @@ def stored(interpreter: str, outputs: Sequence[Array]) -> str:
     return "\t".join([interpreter, *parts])
 
 
-def expected_outputs() -> dict[str, list[Array]]:
-    """Return the outputs of all cases that have been written."""
+def expected_outputs(path: Path = EXPECTED) -> dict[str, list[Array]]:
+    """Return the outputs of all cases that have been written to a file."""
     found = {}
-    for line in EXPECTED.read_text().splitlines():
+    for line in path.read_text().splitlines():
         name, _, *parts = line.split("\t")
         arrays = []
         for part in parts:
@@ -1231,16 +1888,16 @@ def expected_outputs() -> dict[str, list[Array]]:
     return found
 
 
-def main() -> None:
-    """Write the expected outputs; report cases that no interpreter runs."""
+def write_expected(cases: Mapping[str, Callable[[], Case]], path: Path) -> None:
+    """Write the expected outputs of cases to a file; report cases that no interpreter runs."""
     lines = []
-    for name, make in CASES.items():
+    for name, make in cases.items():
         try:
             lines.append(f"{name}\t{stored(*interpreted(make()))}\n")
         except RuntimeError as error:
             print(f"{name}: {error}", file=sys.stderr)
-    EXPECTED.write_text("".join(lines))
+    path.write_text("".join(lines))
 
 
 if __name__ == "__main__":
-    main()
+    write_expected(CASES, EXPECTED)

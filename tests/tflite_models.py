@@ -28,6 +28,10 @@ MAX_POOL_2D MUL RELU RELU_N1_TO_1 RELU6 RESHAPE RESIZE_BILINEAR RNN SOFTMAX SPAC
 CODES = {name: code for code, name in enumerate(_FIRST.split())} | {
     **{"CUSTOM": 32, "PAD": 34, "GATHER": 36, "BATCH_TO_SPACE_ND": 37, "SPACE_TO_BATCH_ND": 38, "TRANSPOSE": 39},
     **{"MEAN": 40, "SUB": 41, "DIV": 42, "SQUEEZE": 43, "UNIDIRECTIONAL_SEQUENCE_LSTM": 44, "STRIDED_SLICE": 45},
+    **{"SEGMENT_SUM": 125, "RFFT2D": 131, "IMAG": 133, "REAL": 134, "COMPLEX_ABS": 135, "BUCKETIZE": 147},
+    **{"UNSORTED_SEGMENT_PROD": 153, "UNSORTED_SEGMENT_MAX": 154, "UNSORTED_SEGMENT_SUM": 155},
+    **{"UNSORTED_SEGMENT_MIN": 157, "BITCAST": 159, "NON_MAX_SUPPRESSION_V4": 120, "NON_MAX_SUPPRESSION_V5": 121},
+    **{"UNIDIRECTIONAL_SEQUENCE_RNN": 35, "BIDIRECTIONAL_SEQUENCE_RNN": 46, "BIDIRECTIONAL_SEQUENCE_LSTM": 52},
     **{"EXP": 47, "TOPK_V2": 48, "SPLIT": 49, "LOG_SOFTMAX": 50, "CAST": 53, "PRELU": 54, "MAXIMUM": 55},
     **{"ARG_MAX": 56, "MINIMUM": 57, "LESS": 58, "NEG": 59, "PADV2": 60, "GREATER": 61, "GREATER_EQUAL": 62},
     **{"LESS_EQUAL": 63, "SELECT": 64, "SLICE": 65, "SIN": 66, "TRANSPOSE_CONV": 67, "TILE": 69, "EXPAND_DIMS": 70},
@@ -44,7 +48,7 @@ CODES = {name: code for code, name in enumerate(_FIRST.split())} | {
     **{"RELU_0_TO_1": 152, "ATAN2": 156, "SIGN": 158, "BITWISE_XOR": 160, "RIGHT_SHIFT": 161, "STABLEHLO_ADD": 163},
 }
 TYPES = {"float32": 0, "float16": 1, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "int8": 9, "int4": 17}
-TYPES |= {"resource": 13}
+TYPES |= {"complex64": 8, "resource": 13, "uint64": 12, "uint32": 15}
 
 
 # ---------------------------------------------------------------------------------------------------- flatbuffers
@@ -135,6 +139,28 @@ def _write_table(out: bytearray, fields: Mapping[int, Content]) -> tuple[int, li
             out += bytes(4)
     struct.pack_into("<HH", out, layout, 4 + 2 * count, len(out) - start)
     return start, waiting
+
+
+def flexbuffer(options: Mapping[str, float]) -> bytes:
+    """Return a map of numbers as a FlexBuffer, with 8 bytes for each number and offset."""
+    out, keys = bytearray(), []
+    for key in sorted(options):
+        keys.append(len(out))
+        out += key.encode() + b"\0"
+    out += bytes(-len(out) % 8)
+    out += struct.pack("<Q", len(keys))
+    places = len(out)
+    for place in keys:
+        out += struct.pack("<Q", len(out) - place)
+    out += struct.pack("<QQQ", len(out) - places, 8, len(keys))
+    start, kinds = len(out), bytearray()
+    for key in sorted(options):
+        value = options[key]
+        kinds.append({bool: 26, int: 1, float: 3}[type(value)] << 2 | 3)
+        out += struct.pack("<d" if isinstance(value, float) else "<q", value)
+    out += kinds
+    out += bytes(-len(out) % 8)
+    return bytes(out + struct.pack("<QBB", len(out) - start, 9 << 2 | 3, 8))
 
 
 # ---------------------------------------------------------------------------------------------------------- models
@@ -243,7 +269,7 @@ class LiteModel:
         self.buffers: list[bytes] = [b""]
         self.codes: list[str] = []
         self.graphs: list[LiteGraph] = []
-        self.signature: dict[int, Content] | None = None
+        self.signatures: list[dict[int, Content]] = []
         self.metadata: dict[str, bytes] = {}
         self.graph = self.subgraph()
 
@@ -263,10 +289,12 @@ class LiteModel:
             self.codes.append(kind)
         return self.codes.index(kind)
 
-    def sign(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
+    def sign(
+        self, inputs: Mapping[str, int], outputs: Mapping[str, int], key: str = "serving_default", subgraph: int = 0
+    ) -> None:
         """Add a signature."""
         named = [[{0: name, 1: Number("I", tensor)} for name, tensor in each.items()] for each in (inputs, outputs)]
-        self.signature = {0: named[0], 1: named[1], 2: "serving_default", 4: Number("I", 0)}
+        self.signatures.append({0: named[0], 1: named[1], 2: key, 4: Number("I", subgraph)})
 
     def data(self) -> bytes:
         """Return the bytes of the file."""
@@ -285,8 +313,8 @@ class LiteModel:
         if self.metadata:
             root[6] = [{0: name, 1: Number("I", self.buffer(data))} for name, data in self.metadata.items()]
             root[4] = [{0: data} if data else {} for data in self.buffers]
-        if self.signature is not None:
-            root[7] = [self.signature]
+        if self.signatures:
+            root[7] = [*self.signatures]
         return flatbuffer(root)
 
 

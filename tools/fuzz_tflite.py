@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads damaged .tflite files, by seed: each must be converted or refused, by an error of mcugen, in little time.
+"""Reads damaged .tflite files and FlexBuffers, by seed: each must be read or refused, by an error, in little time.
 
     python tools/fuzz_tflite.py --count 100000
 
@@ -14,17 +14,20 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from tflite_cases import CASES
+from tflite_models import flexbuffer
 
 from mcugen.core.errors import McugenError
 from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.load import prepare_model
 from mcugen.frontend.tflite.convert import convert_tflite
+from mcugen.frontend.tflite.flexbuffer import FlexBufferError, read_flexbuffer
 
 KEPT = Path("build/fuzz")
 """Folder of the files that fail."""
@@ -34,6 +37,15 @@ MAX_BYTES = 4 << 30
 """Limit of the address space of the process in bytes."""
 _NUMBERS = (0, 1, 2, 3, 4, 7, 8, 16, 127, 128, 255, 256, 32767, 65535, 65536, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
 """Values that are written in the place of others, as 32 bits."""
+_FLEXBUFFER_SHARE = 0.3
+"""Share of the cases that are FlexBuffers without a model."""
+_FLEXBUFFERS = (
+    flexbuffer({"fft_length": 512, "T": 7}),
+    flexbuffer({"scale": 0.5, "prefill": True, "frame_size": 3}),
+    bytes.fromhex("0361626300040e0107240c2401"),
+    bytes.fromhex("000102000300040005000204060801020301040c2804240c2801"),
+)
+"""FlexBuffers of maps, texts and vectors, from which damaged ones are made."""
 _IMPORTED_SHARE = 0.1
 """Share of the cases that are also imported as ONNX, which takes ten times as long."""
 
@@ -44,9 +56,14 @@ def seeds() -> list[bytes]:
     return [make().data for make in CASES.values()]
 
 
-def damaged(choose: random.Random) -> bytes:
-    """Return a damaged file: with other bytes, numbers, or parts of another file, cut or lengthened."""
-    data = bytearray(choose.choice(seeds()))
+def damaged(choose: random.Random, valid: Sequence[bytes]) -> bytes:
+    """Return a damaged file: with other bytes, numbers, or parts of another file, cut or lengthened.
+
+    Args:
+        choose: The source of random numbers.
+        valid: The files that damaged ones are made from.
+    """
+    data = bytearray(choose.choice(valid))
     for _ in range(choose.choice((1, 1, 1, 2, 3, 8))):
         if len(data) < 8:
             break
@@ -64,7 +81,7 @@ def damaged(choose: random.Random) -> bytes:
         elif kind == 6:
             del data[place : place + choose.choice((1, 4, 64, len(data)))]
         else:
-            other = choose.choice(seeds())
+            other = choose.choice(valid)
             size = choose.choice((4, 16, 64))
             data[place : place + size] = other[place : place + size]
     return bytes(data)
@@ -90,6 +107,18 @@ def fault_of(data: bytes, is_imported: bool) -> str:
     return f"{seconds:.1f} s" if seconds > MAX_SECONDS else ""
 
 
+def fault_of_flexbuffer(data: bytes) -> str:
+    """Return what is wrong with how a FlexBuffer is read; "" if nothing is."""
+    start = time.process_time()
+    try:
+        read_flexbuffer(data)
+    except FlexBufferError:
+        pass
+    except Exception:
+        return traceback.format_exc(limit=-4)
+    return "slow" if time.process_time() - start > MAX_SECONDS else ""
+
+
 def run(seed: int, is_imported: bool | None = None) -> tuple[bytes, str]:
     """Return the file of a seed, and what is wrong with how it is read.
 
@@ -98,7 +127,10 @@ def run(seed: int, is_imported: bool | None = None) -> tuple[bytes, str]:
         is_imported: Whether the model is imported; None to let the seed decide.
     """
     choose = random.Random(seed)
-    data = damaged(choose)
+    if choose.random() < _FLEXBUFFER_SHARE:
+        data = damaged(choose, _FLEXBUFFERS)
+        return data, fault_of_flexbuffer(data)
+    data = damaged(choose, seeds())
     return data, fault_of(data, choose.random() < _IMPORTED_SHARE if is_imported is None else is_imported)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from benchmark.subjects import MODELS
@@ -119,11 +119,16 @@ def _layers(model: str, columns: Columns, boards: Sequence[Board]) -> Iterator[s
         yield f"| {row.what} | {' | '.join(cells)} | {', '.join(taken)} |"
 
 
+def _library_option(what: str) -> Any:
+    """Return Typer's option that names a part of CMSIS-NN, with the help of `mcugen report`."""
+    return typer.Option(help=find_option(f"cmsis-nn-{what}", "report").description)
+
+
 def main(
     optimize: Annotated[str, typer.Option(help="the goal of our own kernels")] = "speed",
     write_docs: Annotated[Path | None, typer.Option(help="document whose table to rewrite; else it is printed")] = None,
-    cmsis_nn_include: Annotated[Path | None, find_option("cmsis-nn-include", "report").info] = None,
-    cmsis_nn_lib: Annotated[Path | None, find_option("cmsis-nn-lib", "report").info] = None,
+    cmsis_nn_include: Annotated[Path | None, _library_option("include")] = None,
+    cmsis_nn_lib: Annotated[Path | None, _library_option("lib")] = None,
 ) -> None:
     """Measure four models on three CPUs, by both families of kernels and by the choice between them."""
     library = library_files(cmsis_nn_include, cmsis_nn_lib)

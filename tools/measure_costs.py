@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import product, repeat
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
@@ -67,10 +67,14 @@ BOARDS = {
     "cortex-m55": "corstone300",
     "rv32imc": "rv32imc",
     "rv32imafc": "rv32imafc",
+    "lx106": "xtensa",
+    "lx7": "esp32s3",
 }
 """A board by CPU."""
 OTHER_CORES = {"cortex-m55": ("ra8d1",), "rv32imc": ("esp32c3", "gd32vf103", "rp2350_riscv")}
 """Boards whose cores run the same code in other cycles, by the CPU whose costs are theirs."""
+STAND_INS = ("lx7",)
+"""CPUs without a compiler here: code of another CPU stands for theirs, and cycles of the core for instructions."""
 
 CONVS = (
     # height, width, channels in, out, kernel height, width, stride, groups
@@ -207,7 +211,8 @@ class _Net:
         channels = shape[axis]
         if not self.is_quantized:
             arrays = self.random.standard_normal(shape), self.random.standard_normal(channels)
-            return [self.constant(a.astype(np.float16).astype(np.float32)) for a in arrays]  # as kernels of halves ask
+            values = [np.rint(32 * a).clip(-127, 127) / 32 for a in arrays]  # as float16 and int8 kernels ask
+            return [self.constant(a.astype(np.float32)) for a in values]
         codes = self.random.normal(0, self.most / 3, shape).round().clip(-self.most, self.most) + self.middle
         codes = codes.clip(0, 255).astype(np.uint8) if self.middle else codes.astype(np.int8)
         scale = (self.random.uniform(0.001, 0.003, channels) * 127 / self.most).astype(np.float32)
@@ -708,6 +713,9 @@ def measure(
 def write_costs(cpu: str, by_core: dict[str, dict[str, Measured]], console: Console) -> None:
     """Update the table of a CPU; instructions are those of its first core. Other kernels keep their entries."""
     found = next(iter(by_core.values()))
+    for measured in found.values() if cpu in STAND_INS else ():
+        for way, layers in measured.layers.items():
+            measured.layers[way] = [replace(o, instructions=o.cycles or o.instructions, cycles=None) for o in layers]
     path = COSTS / f"{cpu}.json"
     table = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     kernels = table.get("kernels", {})
@@ -768,6 +776,11 @@ def cycles_of(
     return dict(cycles)
 
 
+def _library_option(what: str) -> Any:
+    """Return Typer's option that names a part of CMSIS-NN, with the help of `mcugen report`."""
+    return typer.Option(help=find_option(f"cmsis-nn-{what}", "report").description)
+
+
 def main(
     cpu: Annotated[list[str] | None, typer.Option(help="only these CPUs")] = None,
     kernel: Annotated[str, typer.Option(help="only kernels whose names contain this")] = "",
@@ -775,8 +788,8 @@ def main(
         bool, typer.Option("--library-only", help="only the library, and what stands against it alone")
     ] = False,
     code_only: Annotated[bool, typer.Option("--code-only", help="only bytes of code; nothing is run")] = False,
-    cmsis_nn_include: Annotated[Path | None, find_option("cmsis-nn-include", "report").info] = None,
-    cmsis_nn_lib: Annotated[Path | None, find_option("cmsis-nn-lib", "report").info] = None,
+    cmsis_nn_include: Annotated[Path | None, _library_option("include")] = None,
+    cmsis_nn_lib: Annotated[Path | None, _library_option("lib")] = None,
 ) -> None:
     """Measure the kernels and write the tables of the CPUs."""
     console = Console(stderr=True, width=200)

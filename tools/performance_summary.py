@@ -55,15 +55,16 @@ def peers(document: str) -> str:
     ]
     return "\n".join(
         [
-            "mcugen's share of what others need for the same networks on a Cortex-M4 (geometric means):",
+            "What mcugen's code needs relative to other tools' code, for the same networks on a simulated Cortex-M4 "
+            "(geometric means; 0.29 means 29 %):",
             "",
             "| compared with | networks | instructions | RAM | flash |",
             "|---|--:|--:|--:|--:|",
             *(f"| {name} | {count} | {a:.2f} | {b:.2f} | {c:.2f} |" for name, count, a, b, c in rows),
             "",
-            "RAM beside TensorFlow Lite Micro is the arena alone; flash beside emx-onnx-cgen is mostly weights.",
-            "From the tables of [performance](docs/reference/figures/performance.md), which says how each was measured "
-            "(`make bench`, `make docs`).",
+            "Against TensorFlow Lite Micro, RAM is the arena only; against emx-onnx-cgen, flash is mostly weights. "
+            "[Performance](docs/reference/figures/performance.md) says how each figure was measured. `make bench` "
+            "measures mcugen and emx-onnx-cgen again; the other tools' figures are recorded.",
         ]
     )
 

@@ -106,5 +106,8 @@ fi
 if [ -n "$requirement" ]; then
     # Bytecode comes with the first import, as most modules are never imported.
     .venv/bin/pip install --quiet --disable-pip-version-check --no-compile -c tools/constraints.txt -e "$requirement"
+    # TOSA's reference model needs none of the versions that its package asks for; some would replace ours.
+    [ "$purpose" = demo ] ||
+        .venv/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps tosa-tools==2026.8.0
     requirements >".venv/installed-$purpose"
 fi

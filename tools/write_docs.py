@@ -17,6 +17,8 @@ from lint_c import deviation_table
 from markers import rewrite_passage
 from performance_summary import peers, summary
 
+from mcugen.backends.npu.ethos_u.command_stream.support import operations_table
+from mcugen.deploy.monitoring.fleet import fleet_schema
 from mcugen.export.formats import format_table
 from mcugen.options.reference import option_reference
 from mcugen.reporting.kernels import kernel_table
@@ -89,6 +91,7 @@ def main() -> None:
     rewrite_passage(ROOT / "docs" / "reference" / "options.md", "options", option_reference())
     keyword_types.main()
     rewrite_passage(ROOT / "docs" / "how-to" / "export.md", "formats", format_table())
+    rewrite_passage(ROOT / "docs" / "explanation" / "npu_verification.md", "npu-operations", operations_table())
     rewrite_passage(ROOT / "docs" / "reference" / "misra.md", "deviations", deviation_table())
     for part, page in tutorial.PAGES.items():
         trained = tutorial.EXAMPLE / part if part in tutorial.COMMITTED else None
@@ -98,6 +101,7 @@ def main() -> None:
     rewrite_passage(performance, "summary", summary(performance.read_text()))
     rewrite_passage(ROOT / "README.md", "peers", peers(performance.read_text()))
     (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
+    (ROOT / "docs" / "monitor.schema.json").write_text(json.dumps(fleet_schema(), indent=1) + "\n")
     rewrite_passage(ROOT / "ARCHITECTURE.md", "walk", walk())
     rewrite_passage(ROOT / "ARCHITECTURE.md", "rooms", rooms())
 

@@ -201,17 +201,17 @@ def _measured_of(files: Mapping[str, Sequence[Path]], task: Task) -> list[Row]:
         code_digest(),
         *(file.read_bytes() for file in (*files[task.name], Path(__file__), Path(REASONS))),
     ]
-    keys = {board: _key(*sources, task.precision, task.boards[0], board) for board in task.boards}
+    keys = {board: row_key(*sources, task.precision, board) for board in task.boards}
     rows = {board: Row(**kept) for board, key in keys.items() if (kept := _read(key))}
     left = [board for board in task.boards if board not in rows]
-    for row in _measured(path, task.precision, left, task.boards[0]) if left else ():
+    for row in _measured(path, task.precision, left):
         rows[row.board] = row
         if not row.failure:
             KEPT.write(keys[row.board], json.dumps(asdict(row)).encode())
     return [rows[board] for board in task.boards]
 
 
-def _key(*causes: str | bytes) -> str:
+def row_key(*causes: str | bytes) -> str:
     """Return the hash of the inputs of a result, its key in the cache."""
     parts = [cause if isinstance(cause, bytes) else cause.encode() for cause in causes]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
@@ -258,22 +258,26 @@ def quantized(path: Path, board: str) -> onnx.ModelProto:
     return Compilation(path, roomy(load_board(board)), model_options(path), quantizing).quantized.proto
 
 
-def _measured(path: Path, precision: str, boards: Sequence[str], by: str = "") -> list[Row]:
-    """Measure a model on some boards, quantized for the board `by` or else the first.
+def _measured(path: Path, precision: str, boards: Sequence[str]) -> list[Row]:
+    """Measure a model on some boards, quantized for each of them.
 
     A failure, also a bug of a compiler, becomes a row, so that the other rows are still measured.
     """
+    return [_measured_on(Row(path.stem, precision, board), path) for board in boards]
+
+
+def _measured_on(row: Row, path: Path) -> Row:
+    """Return a row with the costs of a model on the row's board."""
     options = model_options(path)
-    empty = [Row(path.stem, precision, board) for board in boards]
     model: Path | onnx.ModelProto = path
     try:
-        if precision == "int8":
-            model = quantized(path, by or boards[0])
+        if row.precision == "int8":
+            model = quantized(path, row.board)
             options = replace(options, dims={}, bound={})
     except Exception as error:
-        return [replace(row, failure=_reason(error)) for row in empty]
-    found = [_on_board(row, model, options) for row in empty]
-    return [replace(row, peer=_peer(path, row.board)) if model is path and row.instructions else row for row in found]
+        return replace(row, failure=_reason(error))
+    found = _on_board(row, model, options)
+    return replace(found, peer=_peer(path, row.board)) if model is path and found.instructions else found
 
 
 def _on_board(row: Row, model: Path | onnx.ModelProto, options: CompileOptions) -> Row:
@@ -313,7 +317,7 @@ def _peer(path: Path, board: str) -> tuple[int, int] | None:
     """
     if is_quantized(path) or find_spec(EMX.replace("-", "_")) is None:
         return None
-    key = _key(version(EMX), path.read_bytes(), board)
+    key = row_key(version(EMX), path.read_bytes(), board)
     kept = _read(key)
     found = _peer_now(path, board) if kept is None else (kept["instructions"], kept["ram"])
     if found:

@@ -34,7 +34,7 @@ from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel, stack_samples
 from mcugen.driver.compiler import compile_model
 from mcugen.driver.drafts import draft_program
-from mcugen.driver.option_checks import check_options, check_teaching, resolve_goal
+from mcugen.driver.option_checks import check_options, check_teaching, reading_for, resolve_goal
 from mcugen.driver.parameters import require_room_quantized
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.tasks import Judging, Quantizing, Teaching
@@ -56,7 +56,14 @@ from mcugen.frontend.onnx.lost_constants import (
 from mcugen.hir.graph import Graph
 from mcugen.hir.layer_names import find_layer
 from mcugen.hir.types import Array, DType
-from mcugen.measurement.evaluate import choose_metric, evaluate, measure_once, sample_endpoints, step_cycles
+from mcugen.measurement.evaluate import (
+    call_samples,
+    choose_metric,
+    evaluate,
+    measure_once,
+    sample_endpoints,
+    step_cycles,
+)
 from mcugen.measurement.lessons import (
     TrainingTrial,
     best_trial,
@@ -66,6 +73,7 @@ from mcugen.measurement.lessons import (
     trial_selections,
     try_training,
 )
+from mcugen.measurement.monitoring import with_monitor
 from mcugen.measurement.plausibility import with_plausibility
 from mcugen.measurement.selftests import can_use_user_sample, use_user_sample, with_selftest
 from mcugen.measurement.stack_bounds import with_stack_bound
@@ -188,16 +196,24 @@ class Compilation:
     @cached_property
     def source(self) -> LoadedModel:
         """Return the checked model, imported with the operators of mcugen and of the options' plug-ins."""
-        source = load(self.model, registry_of(self.options.plugins), self.options.input_types)
-        self.options = replace(self.options, states={**source.states, **self.options.states})
-        return source
+        return load(
+            self.model,
+            registry_of(self.options.plugins),
+            self.options.input_types,
+            reading_for(self.options),
+        )
+
+    @cached_property
+    def complete_options(self) -> CompileOptions:
+        """Return the options with the states that the model itself declares."""
+        return replace(self.options, states=self.source.states_with(self.options.states))
 
     @cached_property
     def float_model(self) -> FloatModel:
         """Return the fused float model, which is quantized or profiled."""
         layers = self.quantizing.layers.values()
         wide = self.quantizing.precision == MIXED or not {"int32", "int16", "int4", "int2"}.isdisjoint(layers)
-        return import_float_model(self.source, self.options, self._scheme, wide)
+        return import_float_model(self.source, self.complete_options, self._scheme, wide)
 
     @cached_property
     def quantized(self) -> Quantization:
@@ -253,7 +269,7 @@ class Compilation:
         is_searched = quantizing.precision == MIXED
         return Advisor(
             self.source,
-            self.options,
+            self.complete_options,
             self._scheme,
             self._requested_types,
             basis.known,
@@ -327,7 +343,7 @@ class Compilation:
     def _basis(self) -> _QuantizationBasis:
         """Return the samples, the profile and the requests by which precisions are chosen."""
         target, fused = self.target, self.float_model
-        endpoints = graph_endpoints(fused.graph, self.options.states)
+        endpoints = graph_endpoints(fused.graph, self.complete_options.states)
         calibration, judging = self.quantizing.calibration, self.judging.data
         calibration_samples = None if calibration is None else self.samples(calibration, endpoints)
         is_searched = self.quantizing.precision == MIXED
@@ -344,15 +360,15 @@ class Compilation:
         known: Sequence[Mapping[str, Array]] = usable
         held: Sequence[Mapping[str, Array]] = ()
         if profile is None and self.quantizing.precision != MIXED:
-            known, held = hold_out(usable, bool(self.options.states))
+            known, held = hold_out(usable, bool(self.complete_options.states))
         elif profile is None and data is None:  # Without evaluation data, held-out samples judge the precisions.
-            known, held = split_samples(usable, bool(self.options.states))
+            known, held = split_samples(usable, bool(self.complete_options.states))
         requested = self._requested_types
         learning = dict.fromkeys(self._trained_recurrent_layers(fused.graph), DType.FLOAT32)
         requested_or_learning = learning | requested
         requested, scores = with_float_scores(fused.graph, requested_or_learning)
         decided = requested if self.quantizing.precision == MIXED else None
-        require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.options, decided)
+        require_room_quantized(self.source, fused, self._scheme, known, profile, target, self.complete_options, decided)
         maker = create_quantizer(self.source, fused, self._scheme, known, profile, self.progress)
         is_searched = decided is not None
         layers, raised, compensation = rescue_layers(
@@ -370,7 +386,7 @@ class Compilation:
     def _estimated_time(self, quantization: Quantization) -> float | None:
         """Return the estimated cycles of a model on the board, else its instructions; None if neither is known."""
         try:
-            _, program = draft_program(quantization, self.target, self.options)
+            _, program = draft_program(quantization, self.target, self.complete_options)
         except McugenError:
             return None
         return program.cycles_estimate or program.instructions_estimate
@@ -379,18 +395,24 @@ class Compilation:
         """Return a search for the precision of each layer; the workers of a cluster evaluate its candidates."""
         basis, judging = self._basis, self.judging
         graph = self.float_model.graph
-        endpoints = graph_endpoints(graph, self.options.states)
+        endpoints = graph_endpoints(graph, self.complete_options.states)
         calibration = basis.given and basis.given.only(basis.held or basis.known)
         samples = basis.data or calibration or random_samples(endpoints)
         metric = choose_metric(judging.metric, samples.labels, value_endpoints(graph.outputs), endpoints)
         demand = AccuracyDemand(metric, judging.max_drop, judging.min_sqnr, judging.max_weights)
-        search = PrecisionSearch(basis.maker, self.target, self.options, samples, demand, basis.layers, self.progress)
+        search = PrecisionSearch(
+            basis.maker, self.target, self.complete_options, samples, demand, basis.layers, self.progress
+        )
         search.trace = self.trace.search if self.trace else None
-        search.is_crossed = samples is calibration and not (basis.held or basis.is_profiled or self.options.states)
+        search.is_crossed = samples is calibration and not (
+            basis.held or basis.is_profiled or self.complete_options.states
+        )
         deadline = Deadline.of(self.options, self.target)
         search.deadline_check = DeadlineCheck(deadline, SimulatedCostModel(self._simulate_once)) if deadline else None
         if self.workers.cluster:
-            remote_search = _RemoteSearch(self.source.given, self.target, self.options, self.quantizing, judging)
+            remote_search = _RemoteSearch(
+                self.source.given, self.target, self.complete_options, self.quantizing, judging
+            )
             search.share = partial(self.workers.run_tasks, remote_search)
         return search
 
@@ -407,9 +429,9 @@ class Compilation:
         self.check()
         training = self.options.training
         if training is None or not training.needs_layer_search:
-            return self._compile(self.options)
+            return self._compile(self.complete_options)
         chosen = best_trial(self.trials)
-        options = replace(self.options, training=replace(training, layers=chosen.layers))
+        options = replace(self.complete_options, training=replace(training, layers=chosen.layers))
         compiled = self._compile(options)
         other_trials = "; ".join(str(trial) for trial in self.trials if trial is not chosen)
         note = f"trained: {chosen}; of what else was tried: {other_trials or 'nothing'}"
@@ -454,7 +476,7 @@ class Compilation:
         for index, layers in enumerate(selections):
             self.progress(f"learning {layers}", index, len(selections))
             try:
-                compiled = self._compile(replace(self.options, training=replace(training, layers=layers)))
+                compiled = self._compile(replace(self.complete_options, training=replace(training, layers=layers)))
                 lesson = self.samples(self.teaching.lesson, sample_endpoints(compiled))
                 trials.append(try_training(compiled, self.teaching, lesson))
             except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError) as error:
@@ -470,7 +492,7 @@ class Compilation:
             for goal, other in other_goals(self.compiled.options)
         }
         if self.quantizing.is_wanted:
-            real = replace(self.options, integer_io=False)
+            real = replace(self.complete_options, integer_io=False)
             builders["--precision float32"] = partial(compile_model, self.model, self.target, without_deadlines(real))
         return compare_alternatives(self.compiled, builders, self.progress)
 
@@ -487,7 +509,7 @@ class Compilation:
         layers_with_channels = {layer_name(node) for node in layers if has_channels(node)}
         for count in trial_layer_counts(len(layers))[1:]:
             training = Training(f"last:{count}", self.options.training.loss, "momentum", precision="float32")
-            options = replace(self.options, training=training, max_ram=None, max_flash=None)
+            options = replace(self.complete_options, training=training, max_ram=None, max_flash=None)
             try:
                 compiled = compile_model(self.quantized if self.quantizing.is_wanted else self.model, "host", options)
             except (ConstraintError, DoesNotFitError, Refusal, UnsupportedError, UsageError):
@@ -506,7 +528,9 @@ class Compilation:
     def _trainable_layers(self) -> list[Node]:
         """Return the layers that can be trained."""
         proto = self.quantized.loaded.proto if self.quantizing.is_wanted else self.source.proto
-        options = replace(self.options, dims={}, bound={}) if self.quantizing.is_wanted else self.options
+        options = (
+            replace(self.complete_options, dims={}, bound={}) if self.quantizing.is_wanted else self.complete_options
+        )
         graph = Variants(proto, "", options, self.target).graph({})
         fuse_float(graph)
         from mcugen.training.layers import trainable_layers
@@ -535,10 +559,12 @@ class Compilation:
             compiled = replace(compiled, report=report, draft=compiled.draft._replace(report=report.to_json()))
         if options.stack_bound:
             compiled = with_stack_bound(compiled)
-        needs_samples = options.self_test or options.plausible or can_use_user_sample(compiled)
+        needs_samples = options.self_test or options.plausible or options.monitor or can_use_user_sample(compiled)
         user_samples = self._user_samples(compiled) if needs_samples else []
         if options.plausible:
             compiled = with_plausibility(compiled, user_samples)
+        if options.monitor:
+            compiled = with_monitor(compiled, user_samples)
         if options.self_test:
             return with_selftest(compiled, user_samples)
         return use_user_sample(compiled, user_samples, "--data" if self.judging.data is not None else "--calibration")
@@ -548,9 +574,9 @@ class Compilation:
         source = self.judging.data or self.quantizing.calibration
         if source is None:
             return []
-        is_strict = bool(self.options.self_test or self.options.plausible)
-        samples = self.samples(source, sample_endpoints(compiled), accepts_nonfinite=not is_strict).inputs
-        return [as_stored(sample, compiled.program.inputs) for sample in samples]
+        is_strict = bool(self.options.self_test or self.options.plausible or self.options.monitor)
+        samples = self.samples(source, sample_endpoints(compiled), accepts_nonfinite=not is_strict)
+        return [as_stored(sample, compiled.program.inputs) for sample in call_samples(compiled, samples).inputs]
 
     def _compile_within_limits(self, options: CompileOptions, deadline: Deadline | None) -> CompiledModel:
         """Compile the model within the limits on latency and step length, if there are any."""
@@ -637,7 +663,7 @@ class Compilation:
         """
         assert self.teaching is not None
         lesson = self.samples(self.teaching.lesson, sample_endpoints(self.compiled))
-        plain = self._compile(replace(self.options, training=None))
+        plain = self._compile(replace(self.complete_options, training=None))
         return simulate_training(self.compiled, plain, self.teaching, lesson, self.judging_samples(), self.progress)
 
     def judging_samples(self, data: str | SampleSource | None = None) -> Samples:
@@ -645,8 +671,12 @@ class Compilation:
 
         They are `data`; the samples of `judging`; the first calibration sample of a quantized model; and a random
         sample. A random sample is the last choice: it may lie outside the ranges that the model was quantized for, and
-        then shows too low an accuracy.
+        then shows too low an accuracy. Windows are divided into the calls of a stream.
         """
+        return call_samples(self.compiled, self._judging_samples(data))
+
+    def _judging_samples(self, data: str | SampleSource | None) -> Samples:
+        """Return the samples that a report runs; those of a stream are whole windows."""
         source = self.judging.data if data is None else data
         endpoints = sample_endpoints(self.compiled)
         if source is not None:
@@ -662,7 +692,9 @@ class Compilation:
         """Return a profile of the float model's tensors on the calibration samples, and notes on assumptions."""
         fused = self.float_model
         assert self.quantizing.calibration is not None, "a profile is made of samples"
-        calibration = self.samples(self.quantizing.calibration, graph_endpoints(fused.graph, self.options.states))
+        calibration = self.samples(
+            self.quantizing.calibration, graph_endpoints(fused.graph, self.complete_options.states)
+        )
         usable, strays = self._without_strays(calibration)
         samples = add_stream_states(fused, usable)
         profile = profile_model(fused, samples, lambda done, total: self.progress("profiling", done, total))
@@ -712,7 +744,7 @@ class Compilation:
 
         The order of the result does not depend on the order given, unless the samples are a stream (with states).
         """
-        if calibration is None or self.options.states:
+        if calibration is None or self.complete_options.states:
             return calibration.inputs if calibration else (), []
         kept, notes = without_outliers(calibration.inputs)
         return sort_samples(kept), notes

@@ -28,8 +28,25 @@ class CompileKeywords(TypedDict, total=False):
     input_type: str | Sequence[str] | Mapping[str, Any] | None
     """pass whole numbers for a float input, unscaled: NAME=uint8 (uint8, int8, uint16, int16)."""
 
+    match: str | None
+    """compute a quantized .tflite model with the bits of TensorFlow Lite Micro's kernels: tflite (docs/how-
+    to/tflite.md)."""
+
+    keep_states: bool | None
+    """keep the states of all recurrent layers of a .tflite model between calls, as TensorFlow Lite Micro does."""
+
+    signature: str | None
+    """compile the subgraph with this signature of a .tflite model instead of the first one."""
+
     state: str | Sequence[str] | Mapping[str, Any] | None
     """keep an output as an input of the next call, OUTPUT:INPUT: h_out:h_in."""
+
+    stream_steps: int | None
+    """turn a network over a window of time into one that takes this many new steps a call, and keeps the others
+    (docs/how-to/streams.md)."""
+
+    stream_axis: int | None
+    """axis of the first input that counts time steps, for stream_steps."""
 
     input_pipeline: FileName | None
     """generate code that converts raw data to the input, and convert samples alike: 'image=rgb565, rgb,
@@ -115,6 +132,9 @@ class CompileKeywords(TypedDict, total=False):
     cores: int | None
     """with 2, add code that shares layers between two cores (docs/how-to/two_cores.md)."""
 
+    npu: str | None
+    """use of the board's NPU: off, auto, exact, only (docs/how-to/npu.md)."""
+
     train: str | None
     """train on the device: last:N layers, names of layers, bias or bias:N, adapter:RANK or adapter:RANK:N, with
     commas between them; or a head that remembers samples: centroids:CLASSES, nearest:CLASSES:SAMPLES:K, statistics,
@@ -160,6 +180,13 @@ class CompileKeywords(TypedDict, total=False):
     plausible: str | Sequence[str] | Mapping[str, Any] | None
     """add NAME_check_outputs, which detects outputs outside of a range: NAME=LOW..HIGH; or 'samples' for the ranges
     that all outputs have on your samples."""
+
+    monitor: bool | None
+    """add functions that keep statistics of inputs and outputs in the field, for `mcugen monitor` (docs/how-
+    to/monitor.md)."""
+
+    monitor_bytes: int | None
+    """largest number of bytes of RAM of these statistics."""
 
     precision: str | None
     """precision of the arithmetic: float32, int8, int16x8, w4a8, w4a8g32, w4a8g64, w4a8g128, auto; int8 if samples
@@ -241,6 +268,12 @@ class QuantizeKeywords(TypedDict, total=False):
 
     input_type: str | Sequence[str] | Mapping[str, Any] | None
     """pass whole numbers for a float input, unscaled: NAME=uint8 (uint8, int8, uint16, int16)."""
+
+    keep_states: bool | None
+    """keep the states of all recurrent layers of a .tflite model between calls, as TensorFlow Lite Micro does."""
+
+    signature: str | None
+    """compile the subgraph with this signature of a .tflite model instead of the first one."""
 
     state: str | Sequence[str] | Mapping[str, Any] | None
     """keep an output as an input of the next call, OUTPUT:INPUT: h_out:h_in."""

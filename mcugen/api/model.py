@@ -279,7 +279,8 @@ def compile(
             estimator or pipeline of scikit-learn, XGBoost or LightGBM.
         board: The board: a name of `mcugen boards`, a .toml file, or a board in memory. "host" is this computer.
         example_inputs: Inputs of one inference, which give a PyTorch module its shapes: a tensor or array, a tuple of
-            these, or a dictionary by the parameters of `forward`. By default, the first sample of `calibration`.
+            these, a dictionary by the parameters of `forward`, or an .npz or .npy file of arrays. By default, the first
+            sample of `calibration`.
         progress: Called with the name of a task, the number of finished steps, and the number of all steps.
         **options: The options; docs/reference/options.md describes them.
 
@@ -310,7 +311,10 @@ def compile(
     keywords = Keywords("compile", options)
     examples = example_inputs_for(model, example_inputs, options.get("calibration"))
     net = Compilation.of(
-        resolve_model(model, examples), resolve_board(board), keywords.task, teaching=keywords.teaching
+        resolve_model(model, examples, keywords.task.options.plugins),
+        resolve_board(board),
+        keywords.task,
+        teaching=keywords.teaching,
     )
     net.progress = progress
     _ = net.compiled

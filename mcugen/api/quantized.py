@@ -16,10 +16,12 @@ from mcugen.api.keyword_types import QuantizeKeywords
 from mcugen.codegen.write import replace_file
 from mcugen.core.errors import UsageError, shortened
 from mcugen.distributed.sharing import Workers
+from mcugen.driver.plugins import registry_of
 from mcugen.evaluation.accuracy import QuantizationEstimate
+from mcugen.evaluation.array_files import read_npy, read_npz
 from mcugen.evaluation.python_samples import LABELS_NAME, SampleInput, sample_source
 from mcugen.evaluation.sample_files import ONLY_INPUT_NAME
-from mcugen.frontend.conversion import convert_object, needs_examples, require_no_examples
+from mcugen.frontend.conversion import convert_object, framework_of, needs_examples, require_no_examples
 from mcugen.frontend.onnx.load import parse_model
 from mcugen.options.keywords import Keywords, takes_keywords
 from mcugen.quantization.quantize import Progress, Quantization, no_progress
@@ -29,6 +31,9 @@ from mcugen.reporting.notebook import precision_table, tables_html
 if TYPE_CHECKING:
     from typing import Unpack
 
+
+_ARRAY_FILES = (".npz", ".npy")
+"""Files of arrays that example inputs may come from."""
 
 ModelInput: TypeAlias = Any
 """Type of a model as a user gives it: a file, bytes, or an object of ONNX, PyTorch, Keras or scikit-learn."""
@@ -130,17 +135,20 @@ def quantize(
     task = Keywords("quantize", known).task
     task = replace(task, quantizing=replace(task.quantizing, finetune=finetune))
     examples = example_inputs_for(model, example_inputs, known.get("calibration"))
-    net = Compilation.of(resolve_model(model, examples), "host", task, workers=Workers(jobs, cluster))
+    net = Compilation.of(
+        resolve_model(model, examples, task.options.plugins), "host", task, workers=Workers(jobs, cluster)
+    )
     net.progress = progress
     return QuantizedModel(net.quantized)
 
 
-def resolve_model(model: Any, example_inputs: Any = None) -> Path | onnx.ModelProto:
+def resolve_model(model: Any, example_inputs: Any = None, plugins: Sequence[str | Path] = ()) -> Path | onnx.ModelProto:
     """Return a model that is given as a file, as bytes, or as an object of mcugen, ONNX or another framework.
 
     Args:
         model: The model.
         example_inputs: Inputs of one inference, for models whose inputs have no fixed shape.
+        plugins: Files of plug-ins, whose operators bytes of a .tflite model may use.
 
     Raises:
         ModelError: The bytes are not an ONNX model, or a framework cannot convert its model.
@@ -154,10 +162,10 @@ def resolve_model(model: Any, example_inputs: Any = None) -> Path | onnx.ModelPr
     if isinstance(model, QuantizedModel):
         return model.proto
     if isinstance(model, bytes | bytearray):
-        return parse_model(bytes(model), Path("the model"))
+        return parse_model(bytes(model), Path("the model"), registry_of(plugins))
     if isinstance(model, str | os.PathLike):
         return Path(model)
-    converted = convert_object(model, example_inputs)
+    converted = _trained_onnx(model) or convert_object(model, example_inputs)
     if converted is not None:
         return converted
     fault = f"{shortened(repr(model), 80)}, which is of type {type(model).__name__}"
@@ -165,23 +173,50 @@ def resolve_model(model: Any, example_inputs: Any = None) -> Path | onnx.ModelPr
     raise UsageError(rule, fault)
 
 
+def _trained_onnx(model: Any) -> onnx.ModelProto | None:
+    """Return the ONNX form of a module of `mcugen.torch.prepare_qat`, which knows its shapes; None for other models."""
+    if framework_of(model) != "torch":
+        return None
+    from mcugen.quantization.qat.module import QatModule
+
+    return model.to_onnx() if isinstance(model, QatModule) else None
+
+
 def example_inputs_for(model: Any, example_inputs: Any, samples: Any) -> Any:
     """Return the example inputs of a model: those given, or else the first sample if the model needs some."""
+    if isinstance(example_inputs, str | os.PathLike):
+        return _arrays_of(Path(example_inputs))
     if example_inputs is not None or not needs_examples(model):
         return example_inputs
     return example_of(samples)
 
 
+def _arrays_of(path: Path) -> Any:
+    """Return the array of an .npy file, or of an .npz file with one array; else the arrays of an .npz file by name.
+
+    Raises:
+        UsageError: The file cannot be read, or is no such file.
+    """
+    if path.suffix == ".npy":
+        return read_npy(path)
+    arrays = dict(read_npz(path))
+    return next(iter(arrays.values())) if len(arrays) == 1 else arrays
+
+
 def example_of(samples: Any) -> Any:
-    """Return the first sample of arrays as an array with a leading axis of 1; None for samples in files.
+    """Return the first sample of arrays, or of an .npz or .npy file, as an array with a leading axis of 1; else None.
 
     Args:
         samples: A SampleInput; a dictionary gives a dictionary.
     """
-    if samples is None or isinstance(samples, str | os.PathLike):
+    if samples is None:
         return None
+    if isinstance(samples, str | os.PathLike):
+        path = Path(samples)
+        if path.suffix not in _ARRAY_FILES or not path.is_file():
+            return None
+        samples = _arrays_of(path)
     source = sample_source(samples)
-    if isinstance(source, Path):
-        return None
+    assert not isinstance(source, Path)
     examples = {name: array[:1] for name, array in source.items() if name != LABELS_NAME}
     return examples.get(ONLY_INPUT_NAME, examples)

@@ -23,11 +23,11 @@ UNCHANGED_MODEL_NAME = "as it is"
 
 
 def without_deadlines(options: CompileOptions) -> CompileOptions:
-    """Return the options without deadlines, tuning, stack bounds and self-tests, all of which run the compiled program.
+    """Return the options without deadlines, tuning, stack bounds, self-tests and monitors, which all run the program.
 
     A model that is compiled with the returned options is only estimated, which is fast.
     """
-    estimated = replace(options, tune=0, times={})
+    estimated = replace(options, tune=0, times={}, monitor=False)
     return replace(
         estimated, max_latency=None, max_cycles=None, max_step_cycles=None, stack_bound=False, self_test=0, plausible={}
     )

@@ -23,10 +23,12 @@ from mcugen.cli.commands.init import init
 from mcugen.cli.commands.inspect import inspect
 from mcugen.cli.commands.link import link
 from mcugen.cli.commands.listing import boards, operators, show, version
+from mcugen.cli.commands.monitor import monitor
 from mcugen.cli.commands.profile import profile
 from mcugen.cli.commands.quantize import quantize
 from mcugen.cli.commands.report import report
 from mcugen.cli.commands.run import run
+from mcugen.cli.commands.ui import ui
 from mcugen.cli.commands.update import update
 from mcugen.cli.commands.validate import validate
 from mcugen.cli.commands.view import view
@@ -53,7 +55,7 @@ def program(
     ] = False,
     no_settings: Annotated[bool, typer.Option("--no-settings", help="take nothing from mcugen.toml")] = False,
 ) -> None:
-    """Compile ONNX neural networks to C for microcontrollers."""
+    """Compile neural networks to C for microcontrollers."""
 
 
 CODE, REPORTS, MODELS, BOARDS = "Models to code", "Reports", "Models", "Boards and this computer"
@@ -67,9 +69,11 @@ app.command(rich_help_panel=CODE)(run)
 app.command(rich_help_panel=CODE)(export)
 app.command(rich_help_panel=CODE)(link)
 app.command(rich_help_panel=CODE)(update)
+app.command(rich_help_panel=CODE)(ui)
 app.command(rich_help_panel=REPORTS)(view)
 app.command(rich_help_panel=REPORTS)(diff)
 app.command(rich_help_panel=REPORTS)(evidence)
+app.command(rich_help_panel=REPORTS)(monitor)
 app.command(rich_help_panel=MODELS)(quantize)
 app.command(rich_help_panel=MODELS)(profile)
 app.command(rich_help_panel=MODELS)(inspect)

@@ -21,11 +21,11 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from mcugen.cli.settings import MODEL, Settings, find_settings, read_settings, settings_kinds
 from mcugen.cli.typer_options import typer_parameter
 from mcugen.core.errors import UsageError, printable
 from mcugen.options.arguments import TARGETS, Arguments
 from mcugen.options.option import Option, OutputKind
+from mcugen.options.settings import MODEL, Settings, find_settings, read_settings, settings_kinds
 from mcugen.options.table import OPTIONS, find_option, option_of_parameter, options_that_set
 
 T = TypeVar("T")

@@ -210,8 +210,8 @@ def _read(word: str, following: str | None, grammar: Grammar, result: _Words) ->
         result.is_certain &= not equals
         return False
     is_given = following is not None and not _is_flag(following)
-    given = value if equals else following if is_given else None
-    result.words += _option(known[0], given, grammar, bool(equals))
+    option_value = value if equals else following if is_given else None
+    result.words += _option(known[0], option_value, grammar, bool(equals))
     return not equals and is_given
 
 
@@ -288,7 +288,7 @@ def _missing_arguments(result: _Words, grammar: Grammar) -> list[str]:
     return [_OTHER_ARGUMENTS.get(grammar.name, "MODEL.onnx")] * number
 
 
-_OTHER_ARGUMENTS = {"show": "BOARD", "view": "REPORT.json", "diff": "REPORT.json"}
+_OTHER_ARGUMENTS = {"show": "BOARD", "view": "REPORT.json", "diff": "REPORT.json", "monitor": "SNAPSHOT"}
 """Placeholders for arguments of the commands that do not take a model."""
 
 

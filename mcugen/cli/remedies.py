@@ -219,11 +219,10 @@ def _shown(error: McugenError, invocation: Invocation) -> str:
         return str(invocation.having("--all", ""))
     if isinstance(error, UnsupportedError):
         bound = [value.strip("'") for option, value in _OPTION.findall(str(error)) if option == "--bind"]
-        return (
-            str(invocation.having("--bind", bound[0]))
-            if bound and "--bind" in invocation.options
-            else "mcugen operators"
-        )
+        if bound and "--bind" in invocation.options:
+            return str(invocation.having("--bind", bound[0]))
+        is_listed = "operator" in error.rule and not invocation.model.endswith(".tflite")
+        return "mcugen operators" if is_listed else ""
     if isinstance(error, ModelError) and "--dim" in invocation.arguments and "must fit the input" in error.rule:
         return str(replace(invocation, arguments=_with_sizes_to_fill_in(invocation.arguments)))
     if isinstance(error, ModelError) and Path(invocation.model).suffix.lower() in _NOT_ONNX:

@@ -15,7 +15,7 @@ from mcugen.codegen.libraries import Library
 from mcugen.core.board import Memory
 from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Polynomial, Sizes, Symbol
-from mcugen.lir.program import Buffer
+from mcugen.lir.program import Access, Buffer, OffloadedWork, Operand, Program
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,90 @@ class TrainingArguments:
         return self.target, self.rate
 
 
+@dataclass(frozen=True)
+class InvokedOperand:
+    """An operand of an invocation of an accelerator, with its place in the memory plan.
+
+    Attributes:
+        role: Name of the operand in the kernel's declaration: "x" for the inputs, "y" for the outputs.
+        access: How the accelerator uses it.
+        nbytes: Size in bytes.
+        area: Index of its area of the arena.
+        offset: Offset in bytes from the begin of the area; None if it does not lie in the arena.
+    """
+
+    role: str
+    access: Access
+    nbytes: int
+    area: int
+    offset: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class AcceleratorInvocation:
+    """One invocation of an accelerator in a run, for simulations, in which no such hardware exists.
+
+    Attributes:
+        layer: Index of the layer.
+        kernel: Name of the kernel that invokes the accelerator.
+        work: What the accelerator computes, and where its inputs and outputs lie.
+        operands: The operands.
+        regions: Role of the operand by number of the base address; "" for unused ones.
+        runs: Number of runs per call of the model: the steps of the loop that the invocation is in.
+        restart: Number of the invocation that begins the next step of the loop, if this is the loop's last one; else
+            None.
+    """
+
+    layer: int
+    kernel: str
+    work: OffloadedWork
+    operands: tuple[InvokedOperand, ...]
+    regions: tuple[str, ...]
+    runs: int = 1
+    restart: int | None = None
+
+    def operand(self, role: str) -> InvokedOperand:
+        """Return the operand with this role."""
+        return next(operand for operand in self.operands if operand.role == role)
+
+    @property
+    def read_operands(self) -> list[InvokedOperand]:
+        """Return the operands that the accelerator reads: first those that are no regions, such as commands."""
+        without_region = [operand for operand in self.operands if operand.role not in self.regions]
+        return [o for o in (*without_region, *(self.operand(role) for role in self.regions if role)) if o.access.reads]
+
+
+def invocations_of(program: Program) -> tuple[AcceleratorInvocation, ...]:
+    """Return the invocations of accelerators in a planned program, in order."""
+    layers = {index: number for number, layer in enumerate(program.layers()) for index in layer}
+    invoking = [index for index, instr in enumerate(program.instrs) if instr.offloaded is not None]
+    numbers = {index: number for number, index in enumerate(invoking)}
+    runs, restarts = dict[int, int](), dict[int, int]()
+    for begin, end in program.loops():
+        inside = [number for index, number in numbers.items() if begin < index < end]
+        runs |= dict.fromkeys(inside, int(program.instrs[begin].params.get("steps", 1)))
+        restarts |= {inside[-1]: inside[0]} if inside else {}
+    return tuple(
+        AcceleratorInvocation(
+            layers[index],
+            instr.kernel,
+            instr.offloaded,
+            tuple(_invoked(operand) for operand in instr.operands),
+            tuple(str(role) for role in instr.code.get("regions", ())),  # type: ignore[attr-defined]
+            runs.get(number, 1),
+            restarts.get(number),
+        )
+        for index, number in numbers.items()
+        if (instr := program.instrs[index]).offloaded is not None
+    )
+
+
+def _invoked(operand: Operand) -> InvokedOperand:
+    buffer = operand.buffer
+    offset = buffer.offset if buffer.planned else None
+    return InvokedOperand(operand.role, operand.access, buffer.nbytes, area=buffer.area, offset=offset)
+
+
 class StoredArray(NamedTuple):
     """An array of constants in generated C.
 
@@ -281,6 +365,8 @@ class Bundle:
     reads_weights: bool = False
     """Whether the run function takes a `mcugen_reader` (a callback that reads the file of weights) instead of a pointer
     to the file."""
+    invocations: tuple[AcceleratorInvocation, ...] = ()
+    """The invocations of accelerators in a run, in order."""
     input_code: InputCode | None = None
     """Code that converts raw data to the input; self-test samples then hold raw data. None if there is no such code."""
 

@@ -68,7 +68,7 @@ def array_context(name: str, buffer: Buffer, title: str, place: str) -> dict[str
     return {
         "name": name,
         "ctype": buffer.dtype.c,
-        "align": max(WORD, data.itemsize),
+        "align": max(WORD, data.itemsize, buffer.alignment),
         "count": max(data.size, 1),  # C has no arrays of size 0.
         "contents": [comment_lines(line) for line in _contents(buffer, title)],
         "place": place,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mcugen.codegen.bundle import InputCode
 from mcugen.codegen.functions import PLAIN_C, KernelSource
 from mcugen.codegen.memory import MemoryContext, WeightsFile
+from mcugen.codegen.monitor import Monitor
 from mcugen.hir.types import Array
 from mcugen.lir.program import Program
 from mcugen.memory.place import Placement
@@ -113,6 +114,8 @@ class FolderOptions:
     """Whether the generated code protects the arena by a checksum between steps."""
     plausible: PlausibleRanges | None = None
     """Ranges for a generated function that checks whether outputs are plausible; None for no such function."""
+    monitor: Monitor | None = None
+    """What the generated code observes in the field; None for no such functions."""
     guards: bool = False
     """Whether the generated code has additional run functions that take the arena's size, or that check guard bytes
     (canaries) around the arena."""

@@ -71,9 +71,12 @@ def _assembly(text: str) -> str:
 
 
 def _quoted(code: str) -> str:
-    """Return an instruction as a C string literal. A macro of mcugen.h behind it stays outside the literal."""
+    """Return an instruction as a C string literal. A macro of mcugen.h behind it stays outside the literal.
+
+    Spaces behind commas are left out, as C99 compilers need not take literals of more than 4,095 characters.
+    """
     instruction, macro, arguments = code.partition(" MCUGEN_")
-    wide = _BEFORE.sub(r'\1" MCUGEN_WIDE "\2', instruction)
+    wide = _BEFORE.sub(r'\1" MCUGEN_WIDE "\2', instruction).replace(", ", ",")
     return f'"{wide}\\n"{macro}{arguments}' if code else ""
 
 

@@ -27,7 +27,7 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.core.version import __version__
 from mcugen.hir.types import DType
 from mcugen.lir.layer_titles import titles_of
-from mcugen.lir.program import ALIGNMENT, READ_ROWS, TRANSFER_KERNELS, Buffer, Control, Instr, Program, Space
+from mcugen.lir.program import READ_ROWS, TRANSFER_KERNELS, Buffer, Control, Instr, Program, Space
 from mcugen.memory.shared_arena import Pair, SharedArena, join, verify_shared_arena
 
 
@@ -269,7 +269,7 @@ def _banner(plan: SharingPlan) -> dict[str, Any]:
         "version": __version__,
         "provenance": {key: comment(text, 4000) for key, text in vars(provenance).items()},
         "arena_size": plan.arena,
-        "arena_align": ALIGNMENT,
+        "arena_align": max(draft.program.arena_alignment for draft in plan.drafts),
         "weights_size": sum(len(data) for _, _, data in plan.shared.arrays),
         "is_shared": True,
         "firmware": "",

@@ -5,7 +5,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcugen.core.options import CMSIS_NN
+from mcugen.core.board import Board
+from mcugen.core.options import CMSIS_NN, ETHOS_U_DRIVER
+
+
+@dataclass(frozen=True)
+class ZephyrModule:
+    """A library as a module of a Zephyr workspace.
+
+    Attributes:
+        name: Name of the module in west.yml.
+        option: Kconfig option that builds it, without "CONFIG_".
+        include: Folder of its headers.
+    """
+
+    name: str
+    option: str
+    include: str
+
+    @property
+    def directory(self) -> str:
+        """Return the CMake variable with the module's folder."""
+        return f"ZEPHYR_{self.name.upper().replace('-', '_')}_MODULE_DIR"
 
 
 @dataclass(frozen=True)
@@ -22,12 +43,30 @@ class Library:
     """The oldest supported version; later versions with the same major number are compatible."""
     pack: tuple[str, str]
     """Vendor and name of the CMSIS-Pack that contains the library."""
-    component: tuple[str, str]
-    """Class and group of the library's component in that pack."""
+    component: tuple[str, ...]
+    """Class, group and, if there is one, subgroup of the library's component in that pack."""
+    zephyr: ZephyrModule
+    """The library as a module of Zephyr."""
     zephyr_parts: tuple[str, ...]
-    """Kconfig options of Zephyr, without the prefix in `word`, that build the functions which generated code calls."""
+    """Kconfig options of Zephyr, without the prefix `zephyr.option`, that build the functions which generated code
+    calls."""
     marker: tuple[str, str]
     """Name of a header of the library, and a word that this header contains from `first_version` on."""
+
+    stand_in: str = ""
+    """Folder of the harness with a header and a source that take the library's place in simulations, as QEMU has no
+    such hardware; "" to link the user's copy of the library."""
+
+    variant: str = ""
+    """Variant of the component, with {npu} for the product of the board's NPU, such as U55; "" for none."""
+    setup: str = ""
+    """What the user's program does before the first call of the model, as a phrase; "" for nothing."""
+
+    def component_for(self, board: Board) -> str:
+        """Return the component as csolution projects name it, such as "CMSIS:NN Lib"."""
+        product = board.npu.kind.split("-")[1].upper() if board.npu else ""
+        variant = f"&{self.variant.format(npu=product)}" if self.variant else ""
+        return ":".join(self.component) + variant
 
     @property
     def versions(self) -> str:
@@ -74,6 +113,7 @@ LIBRARIES = {
             first_version="7.0.0",
             pack=("ARM", "CMSIS-NN"),
             component=("CMSIS", "NN Lib"),
+            zephyr=ZephyrModule("cmsis-nn", "CMSIS_NN", "Include"),
             zephyr_parts=(
                 "ACTIVATION",
                 "BASICMATH",
@@ -84,6 +124,20 @@ LIBRARIES = {
                 "SOFTMAX",
             ),
             marker=("arm_nn_types.h", "cmsis_nn_quant_params"),
+        ),
+        Library(
+            ETHOS_U_DRIVER,
+            title="Ethos-U core driver",
+            header="ethosu_driver.h",
+            first_version="1.22.2",
+            pack=("ARM", "ethos-u-core-driver"),
+            component=("Machine Learning", "NPU Support", "Ethos-U Driver"),
+            zephyr=ZephyrModule("hal_ethos_u", "ETHOS_U", "include"),
+            zephyr_parts=(),
+            marker=("ethosu_driver.h", "ethosu_invoke_v3"),
+            stand_in="ethos_u",
+            variant="Generic {npu}",
+            setup="initialize it by ethosu_init before the first call",
         ),
     )
 }

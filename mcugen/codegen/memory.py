@@ -219,7 +219,7 @@ class MemoryContext:
             macro=f"{self.name.upper()}_ARENA{number}_SIZE",
             pointer=f"arenas[{index}]" if self.several else "arena",
             base=f"base{number}",
-            size=max(self._program.area_sizes[index], ALIGNMENT),
+            size=max(self._program.area_sizes[index], self._program.arena_alignment),
             memory=memory.name,
             section=Section("arena", memory, self.name).name if self._placement.names_arena else "",
         )

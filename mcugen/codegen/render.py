@@ -13,7 +13,7 @@ import jinja2
 import ml_dtypes
 import numpy as np
 
-from mcugen.codegen.bundle import Bundle, InputCode, Port, StoredArray
+from mcugen.codegen.bundle import Bundle, InputCode, Port, StoredArray, invocations_of
 from mcugen.codegen.checks import CheckedData, array_entry
 from mcugen.codegen.constants import constant, is_unbounded
 from mcugen.codegen.cores import CORE_NAMES, divide_between_cores, identifiers_in, with_memories
@@ -27,6 +27,7 @@ from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_int, c_rows
 from mcugen.codegen.manual import ManualFacts, layer_table, manual
 from mcugen.codegen.memory import MemoryContext, words
+from mcugen.codegen.monitor import MONITOR_FUNCTIONS, monitor_texts
 from mcugen.codegen.run import (
     Renderer,
     RunStatement,
@@ -45,7 +46,7 @@ from mcugen.core.resources import runtime_headers
 from mcugen.core.version import PLACEHOLDER_URL, RELEASE_DATE, __version__
 from mcugen.expressions.functions import WIDEN
 from mcugen.hir.types import Array, DType
-from mcugen.lir.program import ALIGNMENT, READ_ROWS, WORD, Buffer, Control, Endpoint, Program, Space
+from mcugen.lir.program import READ_ROWS, WORD, Buffer, Control, Endpoint, Program, Space
 from mcugen.lir.uniform import bake_uniform_parameters
 
 _LENT = 16
@@ -84,8 +85,7 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     name = program.name
     inputs, outputs = _input_ports(program), _output_ports(program)
     memory = MemoryContext(program, draft.placement, form.weights, shared)
-    is_shared = any(instr.control is Control.FORK for instr in program.instrs) or program.handover is not None
-    is_learning = program.lesson is not None
+    is_shared, is_learning = _uses_two_cores(program), program.lesson is not None
     used_names = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared, is_learning=is_learning)
     renderer = Renderer(program, env, draft.source.features, own_names(used_names | shared.names), memory, shared)
     stored = [memory.blob.place] if memory.blob else []
@@ -112,9 +112,9 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
         checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin"))
         texts |= validation_texts(env, program, memory, checked, renderer.names, context)
     input_files = _input_files(env, code, context | _checks_context(name, checked_input, "check_input", "_input"))
-    texts |= input_files
+    texts |= input_files | _monitor_files(env, program, form, context)
     context["c_files"] += [file for file in input_files if file.endswith(".c")]
-    texts |= _headers((*[CORES_HEADERS] * bool(context["other"]), *[STORE_HEADER] * is_learning))
+    texts |= _headers(_additional_headers(context, is_learning=is_learning, is_updatable=memory.updatable))
     if not shared.name:
         own_texts = folder_texts(env, context, draft.report, {*texts, *blobs})
         texts = with_runtime_functions(texts | own_texts, draft.source.features)
@@ -138,7 +138,36 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
         validation=checked,
         reads_weights=memory.is_read,
         input_code=code,
+        invocations=invocations_of(program),
     )
+
+
+def _additional_headers(context: Mapping[str, Any], *, is_learning: bool, is_updatable: bool) -> tuple[str, ...]:
+    """Return the prefixes of the runtime headers that a model's files include besides mcugen.h."""
+    cores = (CORES_HEADERS,) if context["other"] else ()
+    slots = (STORE_HEADER, SLOTS_HEADER) if is_updatable else ()
+    return (*cores, *slots, *[STORE_HEADER] * is_learning)
+
+
+def _monitor_files(
+    env: jinja2.Environment, program: Program, form: FolderOptions, context: dict[str, Any]
+) -> dict[str, str]:
+    """Return the files of a monitor, whose C file is added to the context; none without `--monitor`."""
+    if form.monitor is None:
+        return {}
+    texts = monitor_texts(env, form.monitor, _ports_by_name(program, context), context)
+    context["c_files"] += [file for file in texts if file.endswith(".c")]
+    return texts | _headers((MONITOR_HEADER,))
+
+
+def _ports_by_name(program: Program, context: Mapping[str, Any]) -> dict[tuple[bool, str], Mapping[str, Any]]:
+    """Return the template contexts of inputs (True) and outputs (False) by name; there are no computed sizes."""
+    sides = ((True, program.inputs, "all_inputs"), (False, program.outputs, "outputs"))
+    return {(is_in, e.name): t for is_in, ends, key in sides for e, t in zip(ends, context[key], strict=True)}
+
+
+def _uses_two_cores(program: Program) -> bool:
+    return any(instr.control is Control.FORK for instr in program.instrs) or program.handover is not None
 
 
 def _is_updatable(draft: Draft) -> bool:
@@ -174,8 +203,8 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         "abi_version": ABI_VERSION,
         "provenance": {k: comment(v, 4000) for k, v in vars(draft.provenance).items()},
         "arena_size": sum(area.size for area in memory.areas),
-        "arena_align": ALIGNMENT,
-        "io_align": max([WORD, *(e.dtype.nbytes for e in (*program.inputs, *program.outputs))]),
+        "arena_align": program.arena_alignment,
+        "io_align": _io_alignment(program),
         "weights_size": program.weights_size,
         **_interface(renderer, memory, inputs, outputs),
         "lesson": lesson_context(renderer, draft.provenance.sha256),
@@ -195,6 +224,14 @@ def _context(draft: Draft, renderer: Renderer, inputs: tuple[Port, ...], outputs
         **memory.context(renderer.names),
         "sample": _sample_context(program, inputs, outputs, draft.samples),
     }
+
+
+def _io_alignment(program: Program) -> int:
+    """Return the alignment in bytes of inputs and outputs in the caller's memory; an accelerator needs the arena's."""
+    endpoints = (*program.inputs, *program.outputs)
+    lent = {e.buffer for e in endpoints if e.buffer.space.is_callers}
+    is_invoked = any(o.buffer in lent for i in program.instrs if i.is_offloaded for o in i.operands)
+    return max([WORD, *(e.dtype.nbytes for e in endpoints), *[program.arena_alignment] * is_invoked])
 
 
 def _plausible_context(
@@ -266,8 +303,10 @@ def _code(
     }
 
 
-CORES_HEADERS, STORE_HEADER = "mcugen_cores", "mcugen_store.h"
-"""Prefixes of the additional runtime files of a model on two cores, and of a trainable model."""
+CORES_HEADERS, STORE_HEADER, MONITOR_HEADER = "mcugen_cores", "mcugen_store.h", "mcugen_monitor.h"
+"""Prefixes of the additional runtime files of a model on two cores, of a trainable one, and of one with statistics."""
+SLOTS_HEADER = "mcugen_slots.h"
+"""Additional runtime file of a model with an updatable file of weights, besides STORE_HEADER, which it includes."""
 
 _VERBS = ("encode", "decode", "write_pixels", "write_samples", "write_reals", "read_reals", "class_of", "label_of")
 """Verbs of the header's inline functions for inputs and outputs."""
@@ -310,7 +349,10 @@ def _taken(
     if form.checks:
         words = ("check", "check_some", _check_all(memory), "check_some_input", "check_input")
         external |= {f"{name}_{word}" for word in words} | {"checked", "checked_again"}
+    external |= {f"{name}_end_update"} if memory.updatable else set()
     external |= {f"{name}_check_outputs"} if form.plausible else set()
+    if form.monitor is not None:
+        external |= {f"{name}_{word}" for word in MONITOR_FUNCTIONS} | {"monitor", "to", "seen", "run", "cycles"}
     if form.guards:
         guards = ("run_sized", "run_guarded", "canary", "guarded_arena", "check_guards")
         external |= {f"{name}_{word}" for word in guards} | {"arena_size"}

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import zip_longest
@@ -12,11 +14,42 @@ from pathlib import Path
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.memory import HEAD_BYTES, HEADER_BYTES, WEIGHTS_MAGIC
 from mcugen.core.errors import UsageError, shortened
-from mcugen.core.limits import open_regular
+from mcugen.core.limits import open_regular, read_bounded
+
+SLOTS_MAGIC, SLOTS_FORMAT, SLOTS_DATA = b"MCSL", 1, 128
+"""First bytes, version and offset of the file in the image of a slot (mcugen_slots.h)."""
 
 _SUFFIX = "_weights.bin"
 _LARGEST = 1 << 26
 """Largest size in bytes of a file that is read."""
+
+
+MAX_SIGNATURE_BYTES = 1 << 16
+"""Largest size in bytes of a file with a signature."""
+
+
+def read_signature(path: Path | None) -> bytes:
+    """Return the bytes of a signature; none for no path.
+
+    Raises:
+        UsageError: The file cannot be read, or is too large.
+    """
+    try:
+        return b"" if path is None else read_bounded(path, MAX_SIGNATURE_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path}: the signature must be readable", error.strerror or "") from error
+
+
+def slot_image(file: bytes, sequence: int) -> bytes:
+    """Return the contents of a slot (mcugen_slots.h) that firmware tests at its next start; the rest of it is erased.
+
+    Args:
+        file: The file of weights, with a signature behind it if the firmware demands one.
+        sequence: Sequence number, which must exceed that of the slot in use by 1 or more.
+    """
+    words = struct.pack("<3I", sequence, len(file), zlib.crc32(file)) + bytes(8)
+    head = SLOTS_MAGIC + SLOTS_FORMAT.to_bytes(4, "little") + words
+    return (head + zlib.crc32(head).to_bytes(4, "little")).ljust(SLOTS_DATA, b"\xff") + file
 
 
 @dataclass(frozen=True)

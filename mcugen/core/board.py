@@ -285,6 +285,38 @@ class Core:
 
 
 @dataclass(frozen=True)
+class NpuPort:
+    """A bus port of an NPU, with the memory that it reaches; its figures are those of Vela's system configurations."""
+
+    memory: str
+    """Name of the board's memory."""
+    clock_scale: float
+    """Bandwidth of the memory as a share of the port's: a port moves 8 or 16 bytes in a cycle of the NPU's clock."""
+    burst_bytes: int
+    """Bytes of a burst."""
+    read_latency: int
+    """Cycles of the NPU's clock until the first byte of a read arrives."""
+    write_latency: int
+    """Cycles of the NPU's clock that a write takes; 0 for flash."""
+
+
+@dataclass(frozen=True)
+class Npu:
+    """A neural processing unit (NPU) of a board."""
+
+    kind: str
+    """Kind and size, such as "ethos-u55-128"; the part before the first "-" names the backend's family."""
+    clock_hz: int
+    """Clock of the NPU in Hz."""
+    activations: NpuPort
+    """The port to the RAM that holds the arena."""
+    constants: NpuPort
+    """The port to the memory that holds commands and weights; it may be the RAM of the arena."""
+    reaches: tuple[str, ...]
+    """Names of all memories that the NPU can read, among them those of both ports."""
+
+
+@dataclass(frozen=True)
 class Frameworks:
     """Names by which embedded frameworks and IDEs know a board or its chip; "" for those that do not support it."""
 
@@ -356,6 +388,8 @@ class Board:
     """Part numbers of the chip, with wildcards (mcugen.core.board_names); each is also a name of the board."""
     frameworks: Frameworks = Frameworks()
     """Names of the board in embedded frameworks; all are "" if the board file gives none."""
+    npu: Npu | None = None
+    """The NPU beside the CPU; None if there is none, or if the board file does not describe it."""
     dma_reads: tuple[str, ...] = ()
     """Names of the memories from which a DMA controller can copy to RAM while the CPU computes."""
     sources: tuple[str, ...] = ()
@@ -771,6 +805,7 @@ def _board(name: str, fields: _Fields) -> Board:
         kits=fields.texts("kits", ()),
         parts=fields.texts("parts", ()),
         frameworks=_frameworks(fields),
+        npu=_npu(fields, rams, names),
         dma_reads=_dma_reads(fields, names),
         sources=fields.texts("sources", ()),
     )
@@ -937,6 +972,33 @@ def _energy(fields: _Fields) -> Energy | None:
         fields.without(("supply_millivolts",), "microamps_per_mhz")
         return None
     return Energy(fields.positive("microamps_per_mhz"), fields.number("supply_millivolts", 1))
+
+
+def _npu(fields: _Fields, rams: list[str], names: list[str]) -> Npu | None:
+    if "npu" not in fields:
+        return None
+    table = fields.table("npu")
+    ports = _npu_port(table.table("activations"), rams), _npu_port(table.table("constants"), names)
+    reaches = table.texts("reaches", ())
+    for name in reaches:
+        if name not in names:
+            table.fail("reaches", "must name memories of the board", repr(name), _nearest(name, names))
+    own = tuple(port.memory for port in ports)
+    npu = Npu(table.name("kind"), table.number("clock_hz", 1), *ports, tuple(dict.fromkeys((*own, *reaches))))
+    table.finish()
+    return npu
+
+
+def _npu_port(table: _Fields, names: list[str]) -> NpuPort:
+    port = NpuPort(
+        memory=_memory_name(table, "memory", names),
+        clock_scale=table.positive("clock_scale"),
+        burst_bytes=table.number("burst_bytes", 1),
+        read_latency=table.number("read_latency", 0),
+        write_latency=table.number("write_latency", 0, 0),
+    )
+    table.finish()
+    return port
 
 
 def _dma_reads(fields: _Fields, names: list[str]) -> tuple[str, ...]:

@@ -18,7 +18,20 @@ from typing import Any
 from mcugen.core.errors import UsageError
 from mcugen.core.nearest import folded, nearest_spelling
 
-VENDORS = ("arduino", "adafruit", "seeedstudio", "seeed", "sparkfun", "raspberrypi", "rpi", "pimoroni", "pjrc", "st")
+VENDORS = (
+    "arduino",
+    "adafruit",
+    "seeedstudio",
+    "seeed",
+    "sparkfun",
+    "raspberrypi",
+    "rpi",
+    "pimoroni",
+    "pjrc",
+    "espressif",
+    "lilygo",
+    "st",
+)
 """Names of vendors that users write before the name of a kit, folded (mcugen.core.nearest.folded).
 
 A longer name stands before each name that is its beginning.
@@ -28,17 +41,20 @@ _SUFFIX = "(?:(?=[a-z]*[0-9])[a-z0-9]{1,6})?"
 _MIN_FAMILY = 3
 """Least number of characters that name a family of boards, as in "rp2"."""
 
-_XTENSA, _AVR, _PIC = "an Xtensa CPU", "an 8-bit AVR CPU", "a PIC CPU"
+_RV64 = "a 64-bit RISC-V CPU"
+_AVR, _PIC = "an 8-bit AVR CPU", "a PIC CPU"
 _UNSUPPORTED = (
+    (r"esp8266.*|esp12.*|nodemcu(?:v[0-9])?|d1mini", "an Xtensa LX106 CPU without a board", "esp32"),
+    (r"k230.*|canmvk230.*|(?:milkv)?duo(?:64m|256m?|s)?|cv18[01].*|sg200.*|c906|c908", _RV64, "rv32"),
     (
-        r".*esp32s[0-9].*|esp32(?:wroom.*|wrover.*|dev.*|pico.*|cam.*|u.*|d.*)?|esp8266.*|esp12.*|nodemcu.*",
-        _XTENSA,
-        "esp32",
+        r"(?:at)?(?:mega|tiny|xmega)[0-9].*|avr.*|(?:arduino)?(?:uno|nano|mega|leonardo|micro)(?:r[1-3])?",
+        _AVR,
+        "generic",
     ),
-    (r"(?:at)?(?:mega|tiny|xmega)[0-9].*|avr.*|(?:arduino)?(?:uno|nano|mega|leonardo|micro)(?:r[1-3])?", _AVR, ""),
-    (r"pic(?:1|2|3)[0-9].*|dspic.*", _PIC, ""),
-    (r"msp430.*", "a 16-bit MSP430 CPU", ""),
-    (r"stm8.*", "an 8-bit STM8 CPU", "stm32"),
+    (r"pic(?:1|2|3)[0-9].*|dspic.*", _PIC, "generic"),
+    (r"msp430.*", "a 16-bit MSP430 CPU", "generic"),
+    (r"stm8.*", "an 8-bit STM8 CPU", "generic"),
+    (r"(?:at89|mcs)?(?:8051|c51|s5[12]).*", "an 8-bit 8051 CPU", "generic"),
 )
 """Names of chips and kits that mcugen has no code for: pattern of the folded name, CPU, family of boards to show."""
 
@@ -109,7 +125,9 @@ class BoardNames:
             else f"see {listing}"
         )
         return UsageError(
-            "the board must have an Arm Cortex-M or RISC-V CPU", f"'{name}' has {cpu}, which is not supported", remedy
+            "the board must have an Arm Cortex-M, 32-bit RISC-V or Xtensa LX6 or LX7 CPU",
+            f"'{name}' has {cpu}, which is not supported",
+            remedy,
         )
 
     def _family(self, name: str) -> str:

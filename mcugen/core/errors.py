@@ -42,7 +42,7 @@ class McugenError(Exception):
 
     Args:
         rule: What must hold, as a sentence.
-        found: The value seen instead; "" for none.
+        observed: The value seen instead; "" for none. It becomes the attribute `found`.
         remedy: An action for the user; "" for none.
     """
 
@@ -51,11 +51,11 @@ class McugenError(Exception):
     command: str = ""
     """A shell command that helps the user, to be printed with the message; "" for none. mcugen.cli.remedies sets it."""
 
-    def __init__(self, rule: str, found: str = "", remedy: str = "") -> None:
-        self.rule, self.found, self.remedy = rule, found, remedy
+    def __init__(self, rule: str, observed: str = "", remedy: str = "") -> None:
+        self.rule, self.found, self.remedy = rule, observed, remedy
         labelled_texts = (
             ("", shortened(rule, 2400)),
-            ("found: ", shortened(found, 600)),
+            ("found: ", shortened(observed, 600)),
             ("try: ", shortened(remedy, 900)),
         )
         parts = [f"{label}{text}." for label, text in labelled_texts if text]

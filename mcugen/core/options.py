@@ -31,6 +31,8 @@ own: mcugen's kernels; portable: those in plain C alone; cmsis-nn: CMSIS-NN's ke
     best
 of mcugen's and CMSIS-NN's for the goal.
 """
+ETHOS_U_DRIVER = "ethos-u-core-driver"
+"""Key of Arm's driver among the libraries that generated code calls (mcugen.codegen.libraries)."""
 OWN_FAMILIES = (OWN, PORTABLE)
 """Kernel families that call no library."""
 
@@ -162,8 +164,29 @@ class Places:
         return ",".join(parts)
 
 
+MONITOR_BYTES = 512
+"""Default of the largest number of bytes of statistics in the field (`--monitor-bytes`)."""
+
+MAX_PSI = 0.1
+"""Default threshold of the population stability index of drift beyond chance (`mcugen monitor --max-psi`).
+
+In the practice of scorecards, a change above 0.1 counts as moderate.
+"""
+MAX_KS = 0.05
+"""Default threshold of the Kolmogorov-Smirnov distance of drift beyond chance (`mcugen monitor --max-ks`)."""
+
+NPU_OFF, NPU_AUTO, NPU_EXACT, NPU_ONLY = "off", "auto", "exact", "only"
+"""Values of `--npu`: leave the NPU alone; use it where it saves time; likewise, but keep on the CPU what the NPU would
+round differently; use it for all that it takes."""
+
+NPU_USES = (NPU_OFF, NPU_AUTO, NPU_EXACT, NPU_ONLY)
+"""Values of `--npu`; the first one is the default."""
+
 INPUT_TYPES = ("uint8", "int8", "uint16", "int16")
 """Names of the integer types in which a caller may pass a float input; float32 represents all their values exactly."""
+
+MATCHES = ("tflite",)
+"""Names of reference implementations whose bits `--match` asks for: "tflite" is TensorFlow Lite Micro."""
 
 TRAINED_PRECISIONS = ("auto", "float32", "int8")
 """Values of `--train-weights`: the type in which trained weights are stored, or `auto`."""
@@ -241,12 +264,19 @@ class CompileOptions:
             function.
         bound: Values of inputs that become constants at compile time.
         input_types: One of INPUT_TYPES for each float input, by name, for which the caller passes whole numbers.
+        match: Name of the reference implementation whose bits the outputs must have, one of MATCHES; "" for none.
+        keeps_states: Whether recurrent layers of a .tflite model that read several steps keep their states from call to
+            call, as in TensorFlow Lite Micro.
+        signature: Key of the signature of a .tflite model to compile; "" for the first subgraph.
         states: The input that each of these outputs feeds in the next call. Both disappear from the caller's interface.
         plugins: Python files that register the user's own operators (see mcugen.driver.plugins).
         float16_weights: Whether the weights of float layers are rounded to float16, and stored as such.
         optimize: One of GOALS.
         family: One of FAMILIES.
         kernels: Names of kernels that are used wherever they fit.
+        stream_steps: Number of new time steps of the first input that each call gets, if a network over a window of
+            time becomes a stream that keeps the other steps; None for whole windows.
+        stream_axis: Axis of the first input that counts time steps; None for the only axis that can be.
         stream_input: Whether the caller passes the first input row by row, so that it needs no memory.
         max_ram: Largest number of bytes of RAM (see mcugen.search.budget); None is no limit.
         max_flash: Largest number of bytes of flash; None is no limit.
@@ -284,6 +314,8 @@ class CompileOptions:
         checked_steps: Whether a checksum protects the arena between steps.
         plausible: Ranges of plausible outputs by name; the key SAMPLES stands for the ranges of the samples' outputs
             (see mcugen.measurement.plausibility).
+        monitor: Whether there are functions that keep statistics in the field (see mcugen.measurement.monitoring).
+        monitor_bytes: Largest number of bytes of these statistics.
         max_cycles: Largest number of estimated cycles of a call on the board.
         max_latency: Longest time of a call on the board in seconds, by estimated cycles.
         most_instructions: Largest number of instructions by the estimate that selects kernels; follows from
@@ -296,18 +328,24 @@ class CompileOptions:
         throughput: Whether two cores may compute parts of two frames at once, where that gives more frames per second
             (see mcugen.search.frame_pipeline). The goal THROUGHPUT stands for this option.
         training: Options of on-device training, whose results are part of the model's state (see mcugen.training).
+        npu: Use of the board's NPU, one of NPU_USES (see mcugen.search.offloading).
     """
 
     name: str = ""
     dims: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
     bound: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     input_types: Mapping[str, str] = field(default_factory=dict)
+    match: str = ""
+    keeps_states: bool = False
+    signature: str = ""
     states: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str | Path, ...] = ()
     float16_weights: bool = False
     optimize: str = GOALS[0]
     family: str = OWN
     kernels: tuple[str, ...] = ()
+    stream_steps: int | None = None
+    stream_axis: int | None = None
     stream_input: bool = False
     max_ram: int | None = None
     max_flash: int | None = None
@@ -335,6 +373,8 @@ class CompileOptions:
     checked_indices: bool = False
     checked_steps: bool = False
     plausible: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    monitor: bool = False
+    monitor_bytes: int = MONITOR_BYTES
     max_cycles: int | None = None
     max_latency: float | None = None
     most_instructions: float = math.inf
@@ -344,6 +384,7 @@ class CompileOptions:
     cores: int = 1
     throughput: bool = False
     training: Training | None = None
+    npu: str = NPU_OFF
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -376,6 +417,8 @@ class CompileOptions:
         parts += [f"input type {', '.join(f'{i}={t}' for i, t in sorted(self.input_types.items()))}"] * bool(
             self.input_types
         )
+        parts += [f"match {self.match}"] * bool(self.match) + ["keep states"] * self.keeps_states
+        parts += [f"signature {self.signature}"] * bool(self.signature)
         parts += [f"state {', '.join(f'{o}:{i}' for o, i in sorted(self.states.items()))}"] * bool(self.states)
         parts += [f"plugins {', '.join(Path(p).name for p in self.plugins)}"] * bool(self.plugins)
         parts += ["float16 weights"] * self.float16_weights
@@ -385,6 +428,8 @@ class CompileOptions:
         parts += ["weights blob"] * self.weights_blob + ["updatable"] * self.updatable
         parts += ["weights read"] * self.weights_reader + ["weights copied ahead"] * self.copy_ahead
         parts += ["input row by row"] * self.stream_input
+        parts += [f"stream of {n} steps a call" for n in (self.stream_steps,) if n is not None]
+        parts += [f"steps on axis {axis}" for axis in (self.stream_axis,) if axis is not None]
         parts += ["integers at its borders"] * self.integer_io
         parts += ["inputs and outputs of the caller's"] * self.external_io
         parts += ["input of raw data"] * bool(self.input_pipeline)
@@ -399,7 +444,9 @@ class CompileOptions:
             n if n == SAMPLES else f"{n}={low:g}..{high:g}" for n, (low, high) in self.plausible.items()
         )
         parts += [f"plausible {ranges_text}"] * bool(ranges_text)
+        parts += ["monitored"] * self.monitor
         parts += [f"{self.cores} cores"] * (self.cores > 1)
+        parts += [f"npu {self.npu}"] * (self.npu != NPU_OFF)
         parts += [self.training.describe()] if self.training else []
         parts += ["helpers"] * self.helpers + [f"{len(self.labels)} labels"] * bool(self.labels)
         parts += [f"at most {n} bytes of RAM" for n in (self.max_ram,) if n is not None]

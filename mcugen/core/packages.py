@@ -20,6 +20,7 @@ EXTRAS: Mapping[str, str] = {
     "validate": "boards on a serial port",
     "evidence": "evidence: bill of materials",
     "cluster": "work on a cluster",
+    "ui": "the web page of `mcugen ui`",
 }
 """Purpose of each extra of mcugen (`pip install mcugen[NAME]`), by name."""
 

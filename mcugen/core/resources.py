@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def resource_dir(name: str) -> Path:
     """Return the path of a folder of resources, which is inside the package in a wheel and beside it in a checkout.
 
-    `name` is `templates`, `runtime_c`, `boards` or `LICENSES`.
+    `name` is `templates`, `runtime_c`, `boards`, `LICENSES` or `examples` (a wheel has those of the web page only).
     """
     packaged = _PACKAGE / "_resources" / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name

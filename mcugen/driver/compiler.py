@@ -16,16 +16,17 @@ from mcugen.codegen.functions import KernelSource
 from mcugen.codegen.identifiers import identifier
 from mcugen.codegen.memory import weights_bytes
 from mcugen.core.board import Board, load_board
+from mcugen.core.errors import UsageError
 from mcugen.core.limits import limit_cpu_seconds
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compilation_trace import CompilationTrace
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.diagnostics import notes_of
-from mcugen.driver.option_checks import check_options, resolve_goal
+from mcugen.driver.option_checks import check_options, reading_for, resolve_goal
 from mcugen.driver.parameters import require_room
 from mcugen.driver.plugins import registry_of
 from mcugen.driver.program import place_program, search_program
-from mcugen.driver.results import CompilationResults, weight_copies
+from mcugen.driver.results import CompilationResults, accelerator_figures, weight_copies
 from mcugen.driver.target import features_of_cores, target_of
 from mcugen.driver.trained_weights import compile_with_trained_weights
 from mcugen.driver.variants import Variants
@@ -77,6 +78,8 @@ def _compile_once(
         variants, graph = _import_graph(source, target_of(board, options), options)
         options, symbols = variants.options, variants.symbols(graph)
         optimize(graph, trace)
+        options = replace(options, states={**options.states, **graph.states})
+        variants = replace(variants, options=options)
         require_room(graph, variants.board, options)
         search = search_program(graph, variants, symbols, board, trace.search if trace else None)
         placed_options = search.placed(options)
@@ -86,21 +89,25 @@ def _compile_once(
             source, quantization, board, options, placed_options, graph, search, placement, feed
         )
         report = _report(results)
-        sample = variants.sample(graph, symbols, results.program)
+        computed_graph = search.offloaded or graph
+        sample = variants.sample(computed_graph, symbols, results.program)
     draft = _draft(results, report, sample)
     program = results.program
     return CompiledModel(
-        source.proto, source.given, board, graph, program, report, results.options, draft, quantization
+        source.proto, source.given, board, computed_graph, program, report, results.options, draft, quantization
     )
 
 
 def _load(model: ModelSource, options: CompileOptions) -> tuple[LoadedModel, CompileOptions]:
     """Return the loaded model, and the options without those that a quantized model has as parts of it."""
     if isinstance(model, Quantization):
+        if options.match:
+            rule = f"--match {options.match} is for .tflite models that are quantized already"
+            raise UsageError(rule, "a model that mcugen quantizes", "leave out --match, or the samples")
         source, options = model.loaded, replace(options, dims={}, bound={})
     else:
-        source = load(model, registry_of(options.plugins), options.input_types)
-        options = replace(options, states={**source.states, **options.states})
+        source = load(model, registry_of(options.plugins), options.input_types, reading_for(options))
+        options = replace(options, states=source.states_with(options.states))
     if options.helpers and not options.labels:
         options = replace(options, labels=source.labels)
     if options.integer_io:
@@ -135,7 +142,7 @@ def _report(results: CompilationResults) -> Report:
         memory_use(program, results.placement, weights_bytes(program, results.weights_file)),
         notes_of(results),
     )
-    report = replace(report, weight_copies=weight_copies(results))
+    report = replace(report, weight_copies=weight_copies(results), accelerator=accelerator_figures(results))
     if results.feed is not None:
         figures = InputFigures(results.feed.text, results.feed.state_bytes, results.feed.table_bytes)
         report = replace(report, input_pipeline=figures)

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from mcugen.core.options import AUTO_PLACE
 from mcugen.driver.option_checks import explain_no_copy_ahead
-from mcugen.driver.results import CompilationResults
+from mcugen.driver.results import CompilationResults, accelerator_figures
 from mcugen.evaluation.layers import precision_lines
 from mcugen.hir.graph import Graph
 from mcugen.hir.layer_names import shorten_name
 from mcugen.hir.traits import Widenable
+from mcugen.hir.types import ModelConstant
 from mcugen.lir.layer_titles import buffer_names
 from mcugen.lir.program import Control, Program, aligned
 from mcugen.lir.weights import max_read_bytes
@@ -43,7 +45,7 @@ def notes_of(results: CompilationResults) -> list[str]:
         *graph.notes,
         *_notes_of_nan(graph),
         *([] if quantization else precision_lines(precisions_of_given(graph))),
-        *_notes_of_float_weights(graph),
+        *_notes_of_float_weights(graph, results.program),
         *_notes_of_widened_weights(graph, results.program),
         *_notes_of_read_weights(results),
         *results.search.fit.notes(results.target, results.options.optimize),
@@ -52,6 +54,7 @@ def notes_of(results: CompilationResults) -> list[str]:
         *_notes_of_caches(results),
         *_notes_of_cores(results),
         *_notes_of_arena(results),
+        *_notes_of_npu(results),
         *_hints(results),
         *(quantization.notes if quantization else ()),
         *_notes_of_input_pipeline(results),
@@ -70,12 +73,15 @@ def _notes_of_nan(graph: Graph) -> list[str]:
     return [f"constants hold NaN, so results may be NaN too: {_listed(nan_names)}; train or export the model again"]
 
 
-def _notes_of_float_weights(graph: Graph) -> list[str]:
+def _notes_of_float_weights(graph: Graph, program: Program) -> list[str]:
     """Return a note of quantized weights that are stored as floats, because their layers compute in float."""
-    widened = [row for part in graph.nested() for row in part.widened.items()]
+    narrow_sources = _narrow_sources(graph, program)
+    parts = [row for part in graph.nested() for row in part.widened.items()]
+    widened = [(name, weights) for name, weights in parts if not narrow_sources.issuperset(weights.sources)]
     if not widened:
         return []
-    floats, codes = (sum(sizes) for sizes in zip(*(sizes for _, sizes in widened), strict=True))
+    floats = sum(weights.float_bytes for _, weights in widened)
+    codes = sum(weights.stored_bytes for _, weights in widened)
     return [
         f"weights that are quantized in the model are floats in flash, {floats:,} bytes for {codes:,}: "
         f"{_listed([name for name, _ in widened])}; "
@@ -83,14 +89,25 @@ def _notes_of_float_weights(graph: Graph) -> list[str]:
     ]
 
 
+def _narrow_sources(graph: Graph, program: Program) -> set[ModelConstant]:
+    """Return the constants of the model from which weights of fewer than 32 bits were computed."""
+    stored = {i.name: {o.role: o.buffer for o in i.operands if o.buffer.data is not None} for i in program.instrs}
+    nodes = (node for part in graph.nested() for node in part.nodes)
+    return {
+        source
+        for node in nodes
+        if node.outputs and (w := stored.get(node.outputs[0].name, {}).get("w")) is not None and w.dtype.nbytes < 4
+        for value in node.inputs
+        if value is not None
+        for source in value.sources
+    }
+
+
 def _notes_of_widened_weights(graph: Graph, program: Program) -> list[str]:
     """Return a note of layers that store weights in more bits than necessary, for speed."""
     nodes = [node for part in graph.nested() for node in part.nodes if isinstance(node.op, Widenable)]
-    nbytes = {node.outputs[0].name: node.op.widened_bytes(node.sig) for node in nodes if isinstance(node.op, Widenable)}
-    stored = {
-        i.name: max((o.buffer.nbytes for o in i.operands if o.buffer.data is not None), default=0)
-        for i in program.instrs
-    }
+    nbytes = {node.outputs[0].name: node.op.widened_bytes(node) for node in nodes if isinstance(node.op, Widenable)}
+    stored = {i.name: sum(o.buffer.nbytes for o in i.operands if o.buffer.data is not None) for i in program.instrs}
     wide = [name for name, size in nbytes.items() if size and stored.get(name, 0) >= size]
     if not wide:
         return []
@@ -111,6 +128,38 @@ def _notes_of_input_pipeline(results: CompilationResults) -> list[str]:
     ]
 
 
+def _notes_of_npu(results: CompilationResults) -> list[str]:
+    """Return notes on layers that stay on the CPU although the NPU is used, or a hint if it is not used."""
+    board, figures = results.board, accelerator_figures(results)
+    if figures is None:
+        is_quantized = any(v.type.quant is not None for part in results.graph.nested() for v in part.values())
+        hint = f"board '{board.name}' has an NPU ({board.npu.kind}), which is not used" if board.npu else ""
+        return [f"{hint}: --npu auto runs layers there that it computes faster"] * bool(hint and is_quantized)
+    notes = [f"--npu {figures.use}: {figures}"] if figures.segments else [f"--npu {figures.use}: no layer runs there"]
+    notes += _notes_of_npu_memories(results) if figures.segments else []
+    reasons = dict[str, list[str]]()
+    for placement in figures.placements:
+        if placement.runs_on == "CPU":
+            reasons.setdefault(placement.reason, []).append(placement.layer)
+    return notes + [f"on the CPU: {_listed(names)}: {reason}" for reason, names in reasons.items()]
+
+
+def _notes_of_npu_memories(results: CompilationResults) -> list[str]:
+    """Return notes on data that lie elsewhere than the estimate assumes or the user asks, and on missing energy."""
+    board, npu = results.board, results.board.npu
+    assert npu is not None
+    constants, activations = npu.constants.memory, npu.activations.memory
+    notes = list[str]()
+    if results.options.place.weights or results.options.place.hot_weights:
+        notes.append(f"the NPU reads its commands and weights from '{constants}', not from copies in RAM")
+    arenas_elsewhere = [memory.name for memory in results.placement.arenas if memory.name != activations]
+    if arenas_elsewhere:
+        notes.append(f"the time of the NPU is that of an arena in '{activations}', not in '{arenas_elsewhere[0]}'")
+    if board.energy is not None:
+        notes.append("energy is not estimated: the board file has the current of the CPU alone")
+    return notes
+
+
 # --------------------------------------------------------------------------------------------------- weights
 
 
@@ -125,7 +174,7 @@ def _notes_of_read_weights(results: CompilationResults) -> list[str]:
 def _notes_of_copies(results: CompilationResults) -> list[str]:
     """Return a note of weights that start-up copies to RAM unasked, with its time and the option that avoids it."""
     program, board, options, copies = results.program, results.target, results.options, results.placement.copies
-    if options.place == results.requested.place:
+    if replace(options.place, arena=results.requested.place.arena) == results.requested.place:
         return []
     nbytes = sum(aligned(buffer.nbytes) for buffer in copies)
     part = f" of {program.weights_size:,}" if nbytes < program.weights_size else ""

@@ -17,6 +17,7 @@ from mcugen.core.options import (
     GOALS,
     INTEGER_OPTIMIZER_NAMES,
     LOSS_NAMES,
+    MATCHES,
     OPTIMIZER_NAMES,
     STATISTICS_MODES,
     THROUGHPUT,
@@ -27,6 +28,8 @@ from mcugen.core.options import (
 from mcugen.driver.option_conflicts import COPY_AHEAD, require_compatible
 from mcugen.driver.tasks import Teaching
 from mcugen.driver.variants import check_ranges
+from mcugen.frontend.tflite.schema import TfliteReading
+from mcugen.hir.types import Rounding
 from mcugen.kernels.families import load_families
 from mcugen.memory.place import check_places, memory_of_weights
 from mcugen.pipelines import parse_pipeline, read_pipeline
@@ -43,6 +46,19 @@ def resolve_goal(options: CompileOptions) -> CompileOptions:
     if options.optimize != THROUGHPUT:
         return options
     return replace(options, optimize=GOALS[0], throughput=True)
+
+
+def reading_for(options: CompileOptions) -> TfliteReading:
+    """Return what the options ask of the reader of .tflite files.
+
+    Raises:
+        UsageError: `--match` names no reference implementation.
+    """
+    if options.match and options.match not in MATCHES:
+        rule = "--match must name a reference implementation"
+        raise UsageError(rule, f"'{options.match}'", f"one of: {', '.join(MATCHES)}")
+    rounding = Rounding(options.match) if options.match else Rounding.EXACT
+    return TfliteReading(rounding, options.keeps_states, options.signature)
 
 
 def check_options(options: CompileOptions, board: Board) -> None:
@@ -110,6 +126,7 @@ def _check_values(options: CompileOptions) -> None:
     if options.family not in FAMILIES:
         raise UsageError("--kernels must name a family", f"'{options.family}'", f"one of: {', '.join(FAMILIES)}")
     load_families(options.family)
+    reading_for(options)
     if options.kernels and not options.plugins:  # The kernels of a plug-in are known once it has run.
         _check_kernels(options.kernels)
     Budget.of(options)
@@ -122,6 +139,10 @@ def _check_values(options: CompileOptions) -> None:
         raise UsageError("a version is for an updatable file of weights", "--weights-version", "give --updatable")
     if options.tune < 0:
         raise UsageError("--tune must be a number of kernels", str(options.tune), "e.g. --tune 4")
+    if options.stream_steps is not None and options.stream_steps < 1:
+        raise UsageError("--stream-steps must be a number of steps", str(options.stream_steps), "e.g. --stream-steps 1")
+    if options.stream_axis is not None and options.stream_steps is None:
+        raise UsageError("an axis of steps is for a stream", "--stream-axis", "give --stream-steps")
 
 
 def _check_kernels(names: Sequence[str]) -> None:

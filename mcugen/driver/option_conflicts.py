@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mcugen.core.errors import UsageError
-from mcugen.core.options import OWN_FAMILIES, STATISTICS_MODES, CompileOptions
+from mcugen.core.options import NPU_OFF, OWN_FAMILIES, STATISTICS_MODES, CompileOptions
 
 RANGES, FILE, FIRMWARE = "a range of sizes (--dim)", "a file of weights", "weights in the firmware"
 """Names, in messages, of settings that no single flag stands for: a range of sizes, and where weights are stored."""
@@ -24,6 +24,8 @@ USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     "--external-io": lambda o: o.external_io,
     "--input-pipeline": lambda o: bool(o.input_pipeline),
     "--kernels": lambda o: o.family not in OWN_FAMILIES,
+    "--monitor": lambda o: o.monitor,
+    "--npu": lambda o: o.npu != NPU_OFF,
     "--optimize flash": lambda o: o.optimize == "flash",
     "--optimize ram": lambda o: o.optimize == "ram",
     "--optimize throughput": lambda o: o.throughput,
@@ -33,6 +35,7 @@ USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     "--state": lambda o: bool(o.states),
     "--steps": lambda o: o.steps,
     "--stream-input": lambda o: o.stream_input,
+    "--stream-steps": lambda o: o.stream_steps is not None,
     "--train": lambda o: o.training is not None,
     "--train-weights int8": lambda o: o.training is not None and o.training.precision == "int8",
     "--tune": lambda o: bool(o.tune),
@@ -76,6 +79,8 @@ COPY_AHEAD = Conflict("--copy-ahead", ("--steps", "--train", "--weights-reader",
 CONFLICTS = (
     Conflict("--weights-reader", ("--stream-input", "--optimize ram"),
              "with --weights-reader layers are computed one after the other"),
+    Conflict("--npu", ("--weights-reader",), "--npu: the NPU reads weights where they lie"),
+    Conflict("--npu", ("--stream-input",), "--npu: an input that is passed row by row is computed by the CPU"),
     Conflict("--validation", ("--weights-reader",), "validation on the target reads weights where they lie"),
     Conflict("--check-weights", (FILE,), "--check-weights is for weights in the firmware",
              "it has such a function, and --check-parameters one for what lies beside it"),
@@ -96,7 +101,11 @@ CONFLICTS = (
     Conflict("--self-test", (FILE, "--stream-input", "--train", RANGES),
              "--self-test flips constants of the code, which runs on this computer"),
     Conflict("--plausible", (RANGES,), "--plausible is for outputs of one size"),
+    Conflict("--monitor", ("--stream-input", "--train", RANGES),
+             "--monitor observes inputs of one size where they lie, of a model that does not learn"),
     Conflict("--input-pipeline", ("--stream-input",), "an input that is made of raw data must lie in memory"),
+    Conflict("--stream-steps", ("--stream-input", "--input-pipeline", "--train", RANGES),
+             "--stream-steps: the first input is new steps of fixed size"),
     Conflict("--tune", ("--cores", "--train", "--kernels", "--weights-reader", "--copy-ahead", "--stream-input",
                         DEADLINE, RANGES),
              "--tune measures one kernel after the other"),

@@ -15,11 +15,14 @@ from mcugen.core.options import OWN_FAMILIES, CompileOptions, Places
 from mcugen.frontend.onnx import import_model
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.graph import Graph, Value
-from mcugen.hir.types import Array, DType, are_halves
+from mcugen.hir.types import Array, DType, are_halves, int8_multiples
 from mcugen.kernels.common.weighted_layers import INT4_RANGE
 from mcugen.kernels.portable.packed import PackedWeights
 from mcugen.memory.place import weights_memories
+from mcugen.ops.conv import Conv
+from mcugen.ops.conv_transpose import ConvTranspose, narrow_weights
 from mcugen.ops.packed import PackedDense
+from mcugen.ops.recurrent import Recurrent
 from mcugen.quantization.float_model import FloatModel
 from mcugen.quantization.profile import Profile
 from mcugen.quantization.quantize import create_quantizer
@@ -127,9 +130,22 @@ def _nbytes(weights: Value, options: CompileOptions) -> int:
     packed = PackedWeights.of(data, reader.group) if isinstance(reader, PackedDense) else None
     if packed is not None:
         return packed.nbytes
+    if data.dtype == np.float32 and _are_int8_multiples(weights):
+        return data.size
     halved = data.dtype == np.int8 and (options.family not in OWN_FAMILIES or _are_nibbles(data))
     halved |= data.dtype == np.float32 and are_halves(data)
     return data.nbytes // (2 if halved else 1)
+
+
+def _are_int8_multiples(weights: Value) -> bool:
+    """Return whether float weights can be stored as int8 with a scale per output channel."""
+    reader, data = weights.users[0].op, weights.data
+    assert data is not None
+    if isinstance(reader, ConvTranspose):
+        return narrow_weights(data, reader.groups).get("w", data).dtype == np.int8
+    if isinstance(reader, Recurrent):
+        return int8_multiples(data.reshape(-1, data.shape[-1])) is not None
+    return isinstance(reader, Conv) and int8_multiples(data.reshape(len(data), -1)) is not None
 
 
 def _are_nibbles(codes: Array) -> bool:

@@ -14,11 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from mcugen.backends.accelerator import Accelerator
 from mcugen.codegen.declarations import mismatches
 from mcugen.codegen.environment import environment
 from mcugen.core.errors import UsageError
 from mcugen.core.limits import limit_cpu_seconds, open_regular
 from mcugen.core.resources import resource_dir
+from mcugen.frontend.tflite import operators as _operators  # noqa: F401 (registers mcugen's own before any plug-in's)
 from mcugen.kernels.common.declared import kernels_of
 from mcugen.ops.onnx_node import BUILT_IN, Registry, registering
 
@@ -29,8 +31,9 @@ _KERNELS = "kernels"
 def registry_of(files: Sequence[str | Path]) -> Registry:
     """Return the registry of mcugen's own ONNX operators and of those that plug-in files register.
 
-    A plug-in is a Python file that registers operators with the decorator `@onnx_operator`. Templates of its kernels
-    are the files `kernels/<name>.c.j2` in the folder of the plug-in.
+    A plug-in is a Python file that registers ONNX operators by the decorator `@onnx_operator`, or custom operators of
+    .tflite files by `@tflite_operator` (mcugen.frontend.tflite.node). Templates of its kernels are the files
+    `kernels/<name>.c.j2` in the folder of the plug-in.
 
     Args:
         files: Paths of the plug-in files.
@@ -46,22 +49,39 @@ def registry_of(files: Sequence[str | Path]) -> Registry:
         if not path.is_file():
             raise UsageError(f"--plugin {file}: there must be such a file", "none", "check the path")
         _require_own_names(path.parent, (resource_dir("templates"), *registry.templates), str(file))
-        file_registry = _load_registry(path, path.stat().st_mtime_ns, str(file))
-        known_operators = [
-            f"{name} of domain '{domain or 'ai.onnx'}'"
-            for domain, name in file_registry.importers.keys() & registry.importers
-        ]
-        if known_operators or not file_registry.importers:
-            first, remedy = (
-                (known_operators[0], "use a domain of your own")
-                if known_operators
-                else ("none", "mark them by @onnx_operator")
-            )
-            raise UsageError(f"--plugin {file}: the file must register new operators", first, remedy)
+        file_registry, accelerators = _load_plugin(path, path.stat().st_mtime_ns, str(file))
+        if not accelerators or file_registry.importers or file_registry.tflite:
+            _require_new_operators(file_registry, registry, str(file))
         registry.importers.update(file_registry.importers)
         registry.support.update(file_registry.support)
+        registry.tflite.update(file_registry.tflite)
         registry = replace(registry, templates=tuple(dict.fromkeys((*registry.templates, path.parent))))
     return registry
+
+
+def accelerators_of(files: Sequence[str | Path]) -> list[Accelerator]:
+    """Return the accelerators that plug-in files define as variables of their modules, in order."""
+    accelerators = list[Accelerator]()
+    for file in files:
+        path = Path(os.path.realpath(file))
+        accelerators += _load_plugin(path, path.stat().st_mtime_ns, str(file))[1]
+    return accelerators
+
+
+def _require_new_operators(file_registry: Registry, registry: Registry, file: str) -> None:
+    """Raise UsageError if a plug-in registers no operators, or some that exist already."""
+    known = sorted(file_registry.importers.keys() & registry.importers)
+    known_custom = sorted(file_registry.tflite.keys() & registry.tflite)
+    if known:
+        domain, name = known[0]
+        first, remedy = f"{name} of domain '{domain or 'ai.onnx'}'", "use a domain of your own"
+    elif known_custom:
+        first, remedy = f"{known_custom[0]} of .tflite files", "use another name"
+    elif not file_registry.importers and not file_registry.tflite:
+        first, remedy = "none", "mark them by @onnx_operator or @tflite_operator, or define an Accelerator"
+    else:
+        return
+    raise UsageError(f"--plugin {file}: the file must register new operators", first, remedy)
 
 
 def _require_own_names(folder: Path, known_folders: Sequence[Path], file: str) -> None:
@@ -76,12 +96,16 @@ def _require_own_names(folder: Path, known_folders: Sequence[Path], file: str) -
 
 
 @cache
-def _load_registry(path: Path, _changed: int, file: str) -> Registry:
-    """Return what one file registers. It runs once, and again if its time of change (`_changed`) differs."""
+def _load_plugin(path: Path, _changed: int, file: str) -> tuple[Registry, tuple[Accelerator, ...]]:
+    """Return what one file registers, and its accelerators.
+
+    The file runs once, and again if its time of change (`_changed`) differs.
+    """
     file_registry = Registry()
     try:
         with limit_cpu_seconds(f"--plugin {file}: running it"), registering(file_registry):
-            disagreements = _disagreements(_run(path), path.parent)
+            module = _run(path)
+            disagreements = _disagreements(module, path.parent)
     except (Exception, SystemExit) as error:  # The user's code may raise anything.
         raise UsageError(
             f"--plugin {file}: the file must run", f"{type(error).__name__}: {error}", "repair it"
@@ -89,7 +113,7 @@ def _load_registry(path: Path, _changed: int, file: str) -> Registry:
     if disagreements:
         rule = f"--plugin {file}: kernels and their templates must read the same names"
         raise UsageError(rule, "; ".join(disagreements[:3]), "repair the declaration or the template")
-    return file_registry
+    return file_registry, tuple(value for value in vars(module).values() if isinstance(value, Accelerator))
 
 
 def _disagreements(module: ModuleType, folder: Path) -> list[str]:

@@ -10,6 +10,7 @@ from functools import partial
 from mcugen.core.board import Board
 from mcugen.core.errors import DoesNotFitError, ToolMissingError, UsageError
 from mcugen.core.options import CompileOptions
+from mcugen.driver.accelerators import accelerator_of
 from mcugen.driver.drafts import bundle_of
 from mcugen.driver.target import target_of
 from mcugen.driver.variants import Variants
@@ -42,7 +43,14 @@ def search_program(
     target, options = variants.board, variants.options
     if symbols:
         return SearchResult(variants.program(symbols), target, options)
-    problem = SearchProblem(graph, target, options, trace=trace, board_for=partial(target_of, board))
+    problem = SearchProblem(
+        graph,
+        target,
+        options,
+        trace=trace,
+        board_for=partial(target_of, board),
+        accelerator=accelerator_of(board, options),
+    )
     return ProgramSearch(problem, partial(measure_code_bytes, board=board, options=options)).run()
 
 
@@ -75,6 +83,12 @@ def place_program(search: SearchResult, options: CompileOptions) -> Placement:
     """
     program, max_spilled = search.fit.program, _max_spilled_bytes(search.fit, options)
     placement = place(program, search.board, options.place, most_spilled=max_spilled)
+    npu = search.board.npu
+    if npu is not None and program.is_offloaded:
+        for memory in placement.arenas:
+            if memory.name not in npu.reaches:
+                rule = f"--npu {options.npu}: the arena must lie where the NPU reaches it"
+                raise UsageError(rule, f"'{memory.name}'", f"--place arena={npu.activations.memory}")
     if options.checked_arena and len(program.area_sizes) > 1:
         raise UsageError("--checked-arena takes one arena", "several", "leave out --place")
     return placement

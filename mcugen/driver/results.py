@@ -8,15 +8,17 @@ from functools import cached_property
 
 from mcugen.codegen.memory import WeightsFile
 from mcugen.core.board import Board
-from mcugen.core.options import CompileOptions
+from mcugen.core.options import NPU_OFF, CompileOptions
 from mcugen.frontend.onnx.load import LoadedModel
 from mcugen.hir.graph import Graph
+from mcugen.hir.layer_names import tensor_name
 from mcugen.lir.layer_titles import titles_of
 from mcugen.lir.program import BEGIN_WEIGHTS, Program
 from mcugen.memory.place import Placement
+from mcugen.ops.offload import offloaded_nodes
 from mcugen.pipelines import Feed
 from mcugen.quantization.quantize import Quantization
-from mcugen.reporting.figures import WeightCopy
+from mcugen.reporting.figures import AcceleratorFigures, PlacementFigures, SegmentFigures, WeightCopy
 from mcugen.search.budget import Fit
 from mcugen.search.plan import WEIGHT_COPY_KERNELS
 from mcugen.search.program_search import SearchResult
@@ -95,6 +97,42 @@ class CompilationResults:
         views = [(memory, board.seen_by_second_core(memory)) for memory in self.placement.arenas]
         first = any(other and board.cache(memory, "data") for memory, other in views)
         return first, any(other and other.cache(other.memory(other.arena_memory), "data") for _, other in views)
+
+
+def accelerator_figures(results: CompilationResults) -> AcceleratorFigures | None:
+    """Return the use of the board's accelerator; None if the options do not use it."""
+    search = results.search
+    if results.options.npu == NPU_OFF:
+        return None
+    titles = titles_of(results.program)
+    offloaded = offloaded_nodes(search.offloaded) if search.offloaded else ()
+    segments = [
+        SegmentFigures(
+            layer=titles[node.outputs[0].name],
+            accelerator=op.segment.accelerator,
+            layers=len(op.body.nodes),
+            runs=runs,
+            accelerator_cycles_estimate=round(runs * op.segment.accelerator_cycles),
+            cycles_estimate=round(runs * op.segment.cpu_cycles),
+            ram=op.segment.scratch_bytes,
+            flash=op.segment.constant_bytes,
+        )
+        for node, op, runs in offloaded
+    ]
+    placements = [
+        PlacementFigures(
+            tensor_name(placement.layer),
+            placement.operator,
+            "CPU" if placement.segment is None else segments[placement.segment].accelerator,
+            placement.reason,
+        )
+        for placement in search.placements
+    ]
+    return AcceleratorFigures(results.options.npu, segments, placements, ESTIMATE_SPREAD)
+
+
+ESTIMATE_SPREAD = "estimated by Vela; on an RA8P1, measured times were 0.44 to 3 times its estimates"
+"""Text for reports on the error of estimates of segments, against measured times."""
 
 
 def weight_copies(results: CompilationResults) -> tuple[WeightCopy, ...]:

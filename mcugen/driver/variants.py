@@ -21,6 +21,7 @@ from mcugen.driver.plugins import registry_of
 from mcugen.frontend.onnx import import_model, size_output
 from mcugen.hir.graph import Graph
 from mcugen.hir.types import Array, Shape
+from mcugen.hir.window_stream import WindowStream
 from mcugen.kernels.common.library import references
 from mcugen.lir.bounded import merge_sizes
 from mcugen.lir.formula import Sizes, Symbol
@@ -66,6 +67,8 @@ class Variants:
         )
         check_states(graph, self.options.states)
         graph.external_io = self.options.external_io
+        if self.options.stream_steps is not None:
+            graph.stream = WindowStream(self.options.stream_steps, self.options.stream_axis)
         for part in graph.nested():
             part.float16_weights = self.options.float16_weights
             part.shapes_vary = bool(self.options.ranges or graph.sizes)

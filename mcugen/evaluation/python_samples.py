@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mcugen.core.errors import UsageError, listed
 from mcugen.evaluation.sample_files import ONLY_INPUT_NAME
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
 
 SampleInput: TypeAlias = (
     str
@@ -93,6 +93,8 @@ def _array(name: str, values: object) -> Array:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # Libraries refuse to convert tensors on other devices, say.
         raise UsageError(rule, str(error).split("\n")[0], remedy) from error
+    if array.dtype == DType.BFLOAT16.numpy:  # NumPy has no kind of its own for this type.
+        array = array.astype(np.float32)
     if array.dtype.kind not in "fiub" or array.ndim == 0:
         raise UsageError(rule, f"{type(values).__name__} of {array.dtype}", remedy)
     return array

@@ -18,6 +18,9 @@ from mcugen.hir.types import Array
 RAW_PIXELS_NAME = "x_uint8"
 """Name of an array of raw pixels in a file of samples."""
 
+UNNAMED_ARRAY = "arr_0"
+"""Name that `numpy.savez` gives to the first array without a name."""
+
 ONLY_INPUT_NAME = "x"
 """Name that the array of samples may have, besides the input's own name, if the model has only one input."""
 
@@ -116,12 +119,15 @@ def _require_images(path: Path, steps: Preprocessing, images: bool) -> None:
 
 
 def _array_of(path: Path, arrays: Mapping[str, Array], name: str, only: bool) -> RawArray:
-    """Return the array of an input: its name is the input's, or `x` or `x_uint8` if there is only one input."""
+    """Return the array of an input: its name is the input's, or `x` or `x_uint8` if there is only one input.
+
+    The only array of a file may have the name that `numpy.savez` gives to arrays without one.
+    """
     if not only and path.suffix.lower() in (".npy", ".png"):
         rule = f"{path}: a sample of several inputs must be in an .npz file"
         raise UsageError(rule, f"a {path.suffix} file", "name its arrays like the inputs")
     names = [name, *((ONLY_INPUT_NAME, RAW_PIXELS_NAME) if only else ())]
-    for key in names:
+    for key in [*names, *([UNNAMED_ARRAY] if only and len(arrays) == 1 else [])]:
         if key in arrays:
             return RawArray(f"{path}: '{key}'", key, arrays[key], "hwc" if path.suffix.lower() == ".png" else "")
     expected_names = " or ".join(f"'{n}'" for n in names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,7 @@ class Samples:
         notes: Notes on the conversion of samples whose shape differs from the input's.
         raw: The raw data of each sample, if the model's input is computed from raw data; else None.
         warnings: Problems of the samples, with hints.
+        is_random: Whether mcugen drew the samples, because the user gave none.
     """
 
     inputs: list[dict[str, Array]]
@@ -46,6 +47,7 @@ class Samples:
     notes: tuple[str, ...] = ()
     raw: tuple[Array, ...] | None = None
     warnings: tuple[str, ...] = ()
+    is_random: bool = False
 
     def only(self, inputs: Sequence[Mapping[str, Array]]) -> Samples:
         """Return a selection of the samples with their labels.
@@ -56,7 +58,7 @@ class Samples:
         places = {id(sample): place for place, sample in enumerate(self.inputs)}
         indices = [places[id(sample)] for sample in inputs]
         labels = None if self.labels is None else self.labels[indices]
-        return Samples([self.inputs[place] for place in indices], labels, self.notes, warnings=self.warnings)
+        return replace(self, inputs=[self.inputs[place] for place in indices], labels=labels, raw=None)
 
     def fed(self, stored: Sequence[Mapping[str, Array]]) -> Sequence[Mapping[str, Array]]:
         """Return the inputs that the generated code takes for each sample.
@@ -124,7 +126,7 @@ def random_samples(endpoints: Sequence[Endpoint]) -> Samples:
         kind = endpoint.dtype.numpy.kind
         spread = normal if kind == "f" else np.clip(np.rint(normal * 40), *((-128, 127) if kind == "i" else (0, 1)))
         sample[endpoint.name] = np.asarray(spread, endpoint.dtype.numpy)
-    return Samples([sample], None)
+    return Samples([sample], None, is_random=True)
 
 
 def _convert(
@@ -141,16 +143,17 @@ def _convert(
         raise UsageError(f"{place} must have samples of the input's shape", shapes, remedy)
     shaped = reading.read(array)
     target, quant = endpoint.dtype.numpy, endpoint.quant
+    is_real = endpoint.dtype.is_float or endpoint.dtype.is_narrow_float
     if shaped.dtype.kind not in "fiub":
         raise UsageError(f"{place} must be numeric", str(shaped.dtype), "store numbers")
     unscaled = shaped
-    if target.kind == "f":
+    if is_real:
         with np.errstate(over="ignore"):  # what is not finite is refused
             shaped = np.asarray(shaped * (pixel_scale if key == RAW_PIXELS_NAME else 1.0), target)
-    finite = np.isfinite(unscaled) if accepts_nonfinite and target.kind == "f" else np.ones(unscaled.shape, bool)
-    if shaped.dtype.kind == "f" and not np.isfinite(shaped[finite]).all():
+    finite = np.isfinite(unscaled) if accepts_nonfinite and is_real else np.ones(unscaled.shape, bool)
+    if (is_real or shaped.dtype.kind == "f") and not np.isfinite(shaped[finite]).all():
         raise UsageError(f"{place} must be finite", f"NaN, or more than a {target} holds", "repair the data")
-    if target.kind == "f":
+    if is_real:
         return shaped
     if key == RAW_PIXELS_NAME and target == np.int8:
         return (shaped.astype(np.int16) - 128).astype(np.int8)

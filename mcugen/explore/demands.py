@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcugen.core.board import Board
+from mcugen.core.options import CompileOptions
 from mcugen.evaluation.metrics import Metric
 from mcugen.explore.point import Figures, Outcome
 from mcugen.search.objective import pareto_front
@@ -42,6 +43,16 @@ class Demands:
     """Worst accepted value of the accuracy metric, in the unit of the metric; None for no limit."""
     drop: float | None = None
     """Largest accepted loss of the metric against float32, in percentage points for metrics that are shares."""
+
+    @classmethod
+    def of_options(cls, options: CompileOptions) -> Demands:
+        """Return the limits of time and memory in the options of generated code.
+
+        Args:
+            options: The options, whose `max_latency` is in seconds.
+        """
+        milliseconds = None if options.max_latency is None else 1e3 * options.max_latency
+        return cls(milliseconds, options.max_cycles, options.max_ram, options.max_flash)
 
     def missed(self, outcome: Outcome, board: Board, metric: Metric | None, float32: float | None) -> list[str]:
         """Return the names of the limits that a combination exceeds, such as "RAM"; an unknown figure exceeds a limit.

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -13,6 +15,7 @@ from mcugen.autotuning.simulated import simulated_metrics
 from mcugen.core.board import load_board
 from mcugen.core.cache import Store
 from mcugen.core.errors import DoesNotFitError, McugenError, UnsupportedError, UsageError
+from mcugen.core.limits import read_bounded
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.option_checks import check_options
 from mcugen.driver.tasks import Quantizing
@@ -30,6 +33,9 @@ RUN_SAMPLES = 4
 
 Accuracy is computed on all samples by ONNX Runtime, which has the same integer results.
 """
+
+MAX_OUTCOMES_BYTES = 1 << 28
+"""Largest size of a file of outcomes in bytes."""
 
 _LASTING = [kind.__name__ for kind in (DoesNotFitError, UnsupportedError, UsageError)]
 """Errors that would come again. Results of other errors (a missing tool, a full disk) are not cached."""
@@ -74,6 +80,19 @@ def cache_outcome(outcome: Outcome, key: str, store: Store) -> None:
         store.keep(key, json.dumps(asdict(outcome)).encode())
 
 
+def write_outcomes(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Write outcomes to a JSON file, which `read_outcomes` reads."""
+    path.write_bytes(json.dumps([asdict(outcome) for outcome in outcomes]).encode())
+
+
+def read_outcomes(path: Path) -> Sequence[Outcome]:
+    """Return the outcomes in a file; none if the file is missing or damaged."""
+    try:
+        return _LIST_ADAPTER.validate_json(read_bounded(path, MAX_OUTCOMES_BYTES))
+    except (OSError, ValueError):
+        return ()
+
+
 def measure_combination(subject: ExplorationSubject, point: Point, simulate: bool, store: Store) -> Outcome:
     """Quantize, compile and perhaps simulate the model for one combination, and return its cost and accuracy.
 
@@ -101,6 +120,7 @@ def measure_combination(subject: ExplorationSubject, point: Point, simulate: boo
 
 
 _ADAPTER = TypeAdapter(Outcome)
+_LIST_ADAPTER = TypeAdapter(list[Outcome])
 
 
 def _made(subject: ExplorationSubject, point: Point, simulate: bool, base: Prepared) -> tuple[Report, Figures]:
@@ -154,7 +174,8 @@ def _figures(report: Report, compiled: CompiledModel, base: Prepared) -> Figures
     if report.instructions is not None:
         metrics = simulated_metrics(report, metrics)
     cycles = metrics.time or None
-    joules = None if cycles is None or board.energy is None else round(board.energy.microjoules(cycles), 3)
+    energy = None if compiled.program.is_offloaded else board.energy  # It is that of the CPU.
+    joules = None if cycles is None or energy is None else round(energy.microjoules(cycles), 3)
     return Figures(
         accuracy=base.accuracy,
         ms=None if cycles is None else round(1e3 * cycles / board.clock_hz, 4),

@@ -31,7 +31,7 @@ def explored_page(explored: Explored) -> str:
     """Return an HTML page with charts and a table of all combinations; equal results give equal bytes."""
     return page(
         "explore.html.j2",
-        {"points": _points(explored)} if any(outcome.figures for outcome in explored.outcomes) else {},
+        {"points": explored_chart(explored)} if any(outcome.figures for outcome in explored.outcomes) else {},
         title=heading(explored),
         verdict=verdict_lines(explored),
         heads=TABLE_HEADS,
@@ -52,8 +52,12 @@ def _row(explored: Explored, outcome: Outcome) -> list[TableCell]:
     return [*names, *(number(v, t) for v, t in zip(values, texts, strict=True)), front, words(remark, is_long=True)]
 
 
-def _points(explored: Explored) -> Chart:
-    """Return scatter plots side by side that share the chosen combination, and bars of its layers below."""
+def explored_chart(explored: Explored) -> Chart:
+    """Return scatter plots side by side that share the chosen combination, and bars of its layers below.
+
+    Args:
+        explored: The exploration, in which at least one combination has figures.
+    """
     rows = [_datum(explored, i, outcome) for i, outcome in enumerate(explored.outcomes) if outcome.figures]
     shown = [(key, title) for key, title in _AXES if any(row[key] is not None for row in rows)]
     ids = [row["id"] for row in rows]

@@ -102,6 +102,6 @@ def replace_infinities(value: Any) -> Any:
     """Return a copy of JSON data with None for infinite numbers and NaN, which strict JSON does not allow."""
     if isinstance(value, dict):
         return {key: replace_infinities(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [replace_infinities(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,6 +21,7 @@ from mcugen.explore.fingerprint import file_named_by, fingerprint
 from mcugen.explore.point import AccuracyBaseline, Point
 from mcugen.hir.types import Array
 from mcugen.measurement.evaluate import choose_metric, sample_endpoints
+from mcugen.options.keywords import Keywords
 
 CACHE_SCHEMA = 1
 """Version of the cached files; files of an older version are ignored. Increase it when their meaning changes."""
@@ -73,6 +75,29 @@ class ExplorationSubject:
         return fingerprint(
             CACHE_SCHEMA, code_digest(), self.model, self.beside, options, plugins, judging, texts, *more
         )
+
+
+def subject_by_keywords(model: Path, keywords: Mapping[str, Any], precisions: Iterable[str]) -> ExplorationSubject:
+    """Return the subject of an exploration, by keywords of `mcugen.compile`; deadlines are checked on results.
+
+    Args:
+        model: The ONNX file.
+        keywords: The options of all combinations; precision, goal and precisions of layers are left out.
+        precisions: The precisions of the combinations (PRECISIONS or MIXED).
+
+    Raises:
+        UsageError: A keyword or a value is wrong.
+    """
+    shared = {name: value for name, value in keywords.items() if name not in ("precision", "optimize", "layer")}
+    quantizing = {}
+    for precision in precisions:
+        if precision == "float32":
+            quantizing[precision] = Quantizing(preprocess=shared.get("preprocess", ""))
+        else:
+            quantizing[precision] = Keywords("compile", {**shared, "precision": precision}).task.quantizing
+    task = Keywords("compile", shared).task
+    judging = task.judging if MIXED in quantizing else replace(task.judging, max_drop=None, min_sqnr=None)
+    return ExplorationSubject(model, replace(task.options, max_latency=None, max_cycles=None), quantizing, judging)
 
 
 @dataclass(frozen=True)

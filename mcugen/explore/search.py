@@ -138,6 +138,10 @@ class Explored:
         return document
 
 
+def _ignore_outcome(outcome: Outcome) -> None:
+    """Take an outcome and do nothing with it."""
+
+
 @dataclass
 class Exploration:
     """An exploration of combinations of board, precision and goal: `run` compiles and simulates them."""
@@ -160,6 +164,8 @@ class Exploration:
     """The cache of outcomes and quantized models."""
     progress: Progress = no_progress
     """Callback that receives the number of finished combinations."""
+    arrived: Callable[[Outcome], None] = _ignore_outcome
+    """Callback that receives each outcome as soon as it is known, in any order."""
 
     def run(self) -> Explored:
         """Return the outcomes of all combinations, from the cache or computed now.
@@ -194,10 +200,13 @@ class Exploration:
         outcomes = {p: outcome for p, key in keys.items() if (outcome := cached_outcome(key, self.store)) is not None}
         missing = _spread([point for point in points if point not in outcomes])
         work = self._work(simulate)
+        for outcome in outcomes.values():
+            self.arrived(outcome)
         self.progress(task, len(outcomes), len(points))
         for (point, key), outcome in self.workers.run_tasks(work, [(point, keys[point]) for point in missing]):
             outcomes[point] = outcome
             cache_outcome(outcome, key, self.store)
+            self.arrived(outcome)
             self.progress(task, len(outcomes), len(points))
         return outcomes
 

@@ -46,7 +46,9 @@ def _is_riscv(board: Board) -> bool:
 
 
 def _is_idf_cpu(board: Board) -> bool:
-    return _is_riscv(board) or not board.toolchain
+    from mcugen.simulation.toolchain import ARM  # imports numpy, which `--help` does not need
+
+    return board.toolchain != ARM.name
 
 
 ESP_IDF = Format(

@@ -20,7 +20,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.core.resources import resource_dir
 from mcugen.core.version import __version__
 from mcugen.driver.compiled import CompiledModel
-from mcugen.simulation.toolchain import ARM, RISCV
+from mcugen.simulation.toolchain import ARM, RISCV, XTENSA
 
 _PLAIN_FLAG = re.compile(r"[-\w=+.,/]+", re.ASCII)
 _VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
@@ -44,6 +44,7 @@ _SIMULATED_ZEPHYR_BOARDS = {
 _LIBRARY_FLAGS = {
     ARM.name: (*ARM.library, "--specs=nosys.specs"),
     RISCV.name: (*RISCV.library, "--oslib=semihost"),
+    XTENSA.name: XTENSA.library,
 }
 """Flags that link a program with its small C library where the project does not say how, by toolchain."""
 
@@ -241,6 +242,7 @@ class Package:
     def notes(self) -> list[str]:
         """Return notes on libraries and linker scripts that the project must provide, one sentence each."""
         texts = [f"{self.name} calls {library.versions}, which your project brings" for library in self.libraries]
+        texts += [f"{library.title}: {library.setup}" for library in self.libraries if library.setup]
         if self.bundle.sections:
             texts.append(f"parts of it lie in memories of their own: see {self.name}_memory.ld")
         return texts

@@ -145,6 +145,25 @@ def _saturated(x: Array) -> Array:
     return np.asarray(np.clip(x, *DType.INT32.limits))
 
 
+def rounded_twice(x: Array, multiplier: Array, shift: Array) -> Array:
+    """Return x · multiplier / 2^(31 + shift) in int64, rounded twice as TensorFlow Lite does.
+
+    The product ÷ 2^31 is rounded half up, and its quotient by 2^shift half away from zero. A negative shift is a left
+    shift of x, which wraps around like an int32.
+
+    Args:
+        x: Numbers that fit int32.
+        multiplier: Integers below 2^31.
+        shift: Right shifts from −30 to 31.
+    """
+    left, right = np.maximum(np.negative(shift), 0), np.maximum(shift, 0).astype(np.int64)
+    shifted = (((np.asarray(x, np.int64) << left) + 2**31) & (2**32 - 1)) - 2**31
+    high = (shifted * multiplier + 2**30) >> 31
+    remainder, half = high & ((1 << right) - 1), ((1 << right) - 1) >> 1
+    rounded: Array = (high >> right) + (remainder > half + (high < 0))
+    return rounded
+
+
 CLAMP = _of_codes("clamp", lambda x, low, high: np.minimum(np.maximum(x, low), high))
 """Function that limits an int32 x to [low, high]."""
 SATURATE = {
@@ -159,6 +178,8 @@ SCALE = _of_codes("scale", lambda x, m, zero: (x * m + (zero << 32) + (1 << 31))
 """
 REQUANTIZE = _of_codes("requantize", lambda x, m, offset, shift: _saturated((x * m + offset) >> shift), is_quick=False)
 """Function that returns (x · m + offset) >> shift, computed in 64 bits and saturated to int32."""
+REQUANTIZE_TWICE = _of_codes("requantize_twice", rounded_twice, is_quick=False)
+"""The function `rounded_twice` of int32 numbers."""
 REQUANTIZE_HIGH = _of_codes("requantize_high", lambda x, m, offset: (x * m + offset) >> 32)
 """Function that returns the upper 32 bits of x · m + offset, computed in 64 bits."""
 WEIGHTED_SUM = _of_codes("weighted_sum", lambda x, m, y, n, offset, shift: (x * m + y * n + offset) >> shift)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Protocol, overload
+from typing import NamedTuple, Protocol, overload
 
 from mcugen.core.errors import VerificationError
 from mcugen.hir.lesson import Lesson
 from mcugen.hir.names import Names
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.types import Array, DType, ModelConstant, QuantParams, TensorType
+from mcugen.hir.window_stream import WindowStream
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,22 @@ class ComputedSize:
 
 
 @dataclass(frozen=True)
-class PrunedChannels:
-    """Counts of what channel pruning removed from a graph.
+class DroppedWork:
+    """Counts of what passes removed from a graph because no output depends on it.
 
     Attributes:
-        channels: Number of removed channels.
-        macs: Number of multiply-accumulates per inference that their removal saves.
+        channels: Number of removed channels of layers.
+        elements: Number of removed elements, such as those of time steps that nobody reads.
+        macs: Number of multiply-accumulates per inference that the removal saves.
     """
 
     channels: int = 0
+    elements: int = 0
     macs: int = 0
+
+    def __add__(self, other: DroppedWork) -> DroppedWork:
+        """Return the sum of all counts."""
+        return DroppedWork(self.channels + other.channels, self.elements + other.elements, self.macs + other.macs)
 
 
 class Value:
@@ -55,6 +62,8 @@ class Value:
         self.data = data
         self.sources: tuple[ModelConstant, ...] = ()
         """Constants of the model that the elements of a constant were computed from, as far as passes recorded them."""
+        self.equal_names: tuple[str, ...] = ()
+        """Names of values that this value replaced: tensors of the source model with the same elements."""
         self.producer: Node | None = None
         self.uses: dict[tuple[Node, int], None] = {}
         """Pairs (node, input index) that read this value, in insertion order. A dictionary used as an ordered set."""
@@ -266,9 +275,13 @@ class Graph:
         """Whether running statistics of normalization layers are updated."""
         self.float16_weights = False
         """Whether weights of float layers are rounded to float16."""
-        self.dropped = PrunedChannels()
-        self.widened: dict[str, tuple[int, int]] = {}
-        """Weights that were quantized in the file and became floats, by name: bytes as floats, bytes as in the file."""
+        self.stream: WindowStream | None = None
+        """How the first input is divided into time steps, if a call gets only the new ones; None for whole inputs."""
+        self.states: Mapping[str, str] = {}
+        """States that passes added: the input that keeps each of these outputs for the next call."""
+        self.dropped = DroppedWork()
+        self.widened: dict[str, WidenedWeights] = {}
+        """Weights that were quantized in the file and became floats in the graph, by name."""
         self.notes: list[str] = []
         """Assumptions made about the model, to be shown to the user (untrusted text)."""
         self._names = Names()
@@ -396,8 +409,13 @@ class Graph:
                 self._tell_neighbours(self._watcher, value)
 
     def replace(self, old: Value, new: Value) -> None:
-        """Make every reader of `old`, graph outputs included, read `new` instead."""
+        """Make every reader of `old`, graph outputs included, read `new` instead.
+
+        If both have the same shape and element type, `new` takes over the names of `old` as its `equal_names`.
+        """
         readers = old.indices()
+        if (old.type.shape, old.type.dtype) == (new.type.shape, new.type.dtype):
+            new.equal_names += tuple(name for name in (*old.equal_names, old.name) if name != new.name)
         for node, indices in readers.items():
             node.read_at(indices, new)
         if self._watcher is not None:
@@ -487,7 +505,7 @@ class Graph:
         other.__dict__.update(self.__dict__)
         values = {value: Value(value.name, value.type, value.data) for value in self.values()}
         for value, copied in values.items():
-            copied.sources = value.sources
+            copied.sources, copied.equal_names = value.sources, value.equal_names
         other.inputs, other.output_names = [values[v] for v in self.inputs], list(self.output_names)
         other.outputs = [values[v] for v in self.outputs]
         other.nodes = [
@@ -550,6 +568,20 @@ def with_bodies(op: Operator, other: Callable[[Graph], Graph]) -> Operator:
 def _apart(op: Operator) -> Operator:
     """Return the operator with copies of its bodies."""
     return with_bodies(op, Graph.copy) if op.bodies else op
+
+
+class WidenedWeights(NamedTuple):
+    """Weights that are quantized in the model and floats in the graph.
+
+    Attributes:
+        float_bytes: Bytes as floats.
+        stored_bytes: Bytes as in the model.
+        sources: Constants of the model that they were computed from.
+    """
+
+    float_bytes: int
+    stored_bytes: int
+    sources: tuple[ModelConstant, ...]
 
 
 def merged_sources(values: Iterable[Value | None]) -> tuple[ModelConstant, ...]:

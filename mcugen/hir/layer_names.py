@@ -30,8 +30,10 @@ _NOISE = re.compile(
 _OPERATOR = re.compile(r":[A-Z]\w*$")
 """The ONNX operator at the end of a name that `frontend.onnx.module_names` made from a module of PyTorch."""
 
+_DENSE_WORDS = ("dense", "matmul", "gemm", "linear", "fullyconnected", "times")
 _WORDS_OF_OPERATORS: Mapping[str, tuple[str, ...]] = {
-    "dense": ("dense", "matmul", "gemm", "linear", "fullyconnected", "times"),
+    "dense": _DENSE_WORDS,
+    "packed_dense": _DENSE_WORDS,
     "reduce_mean": ("mean", "averagepool", "avgpool"),
     "average_pool": ("averagepool", "avgpool"),
     "clamp": ("clip", "relu"),
@@ -40,6 +42,12 @@ _WORDS_OF_OPERATORS: Mapping[str, tuple[str, ...]] = {
 
 _LAYOUT_OPERATORS = frozenset({"transpose"})
 """Operators that passes add to change the layout of a tensor for another layer."""
+
+_MOVEMENT_OPERATORS = frozenset({"concat", "gather", "pad", "reshape", "slice", "transpose"})
+"""Operators that move data without computing: a module of PyTorch or Keras is better known by another of its layers."""
+
+_ABSORBED_OPERATORS = frozenset({"add", "clamp", "div", "mul", "sub"})
+"""Operators that passes fold into the layer before; the layer's result keeps a name that ends with them."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +65,20 @@ class LayerSource:
     op: str
 
 
+def module_path(node: str) -> str:
+    """Return the path of the module in a node's name that `frontend.onnx.module_names` made; "" for other names."""
+    path = _OPERATOR.sub("", node)
+    return path if path != node else ""
+
+
 def tensor_name(text: str) -> str:
     """Return a readable name of a tensor or node, made from a name that an exporter wrote.
 
     Exporters join the names of fused nodes by semicolons: the first one is used, without the exporter's suffixes. The
     path of a PyTorch module stays as it is.
     """
-    module = _OPERATOR.sub("", text)
-    if module != text:
+    module = module_path(text)
+    if module:
         return module
     role = _ROLE.search(text)
     name = text[: role.start()] if role else text
@@ -113,12 +127,15 @@ def name_results(sources: Iterable[LayerSource]) -> dict[str, str]:
     """Return the display name of each layer, unique among the layers; the key is LayerSource.result.
 
     If several layers stem from one ONNX node, the node's name goes to the first layer that computes the node's
-    operator, or else to the last layer. The names of the other layers are the node's name with their own operator
-    appended: "conv1.transpose".
+    operator, or else to the last layer. A module's name goes to a layer that computes rather than one that moves data.
+    The names of the other layers are the node's name with their own operator appended: "conv1.transpose".
     """
     by_result = {source.result: source for source in sources}
     nodes = {result: main_node(source) for result, source in by_result.items()}
-    is_own = {result: computes_named_node(source) for result, source in by_result.items()}
+    is_own = {
+        result: computes_named_node(source) and not (source.op in _MOVEMENT_OPERATORS and module_path(nodes[result]))
+        for result, source in by_result.items()
+    }
     names = {result: tensor_name(nodes[result] or result) for result in by_result}
     owners: dict[str, str] = {}
     for result, name in names.items():
@@ -140,7 +157,9 @@ def _is_auxiliary(source: LayerSource) -> bool:
 def _suffix(source: LayerSource) -> str:
     """Return what a further layer of a node does, as the last part of the layer's name: its role or its operator."""
     role = _ROLE.search(source.result)
-    return role.group()[1:] if role else "elementwise" if "+" in source.op else source.op
+    if role and role.group()[1:] not in _ABSORBED_OPERATORS:
+        return role.group()[1:]
+    return "elementwise" if "+" in source.op else source.op
 
 
 def number_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -195,8 +214,8 @@ def shorten_names(names: Iterable[str], max_characters: int) -> dict[str, str]:
     for name in [name for name, text in shortened.items() if texts[text] > 1]:
         for head in sorted(range(max_characters), key=lambda head: abs(head - max_characters // 3)):
             text = _cut(name, max_characters, head)
-            others = {other: other_text for other, other_text in shortened.items() if other != name}
-            if all(text not in (other_text, _cut(other, max_characters, head)) for other, other_text in others.items()):
+            text_by_other = {other: other_text for other, other_text in shortened.items() if other != name}
+            if all(text not in (shown, _cut(other, max_characters, head)) for other, shown in text_by_other.items()):
                 shortened[name] = text
                 break
     return shortened

@@ -19,7 +19,7 @@ import numpy as np
 
 from mcugen.core.errors import UsageError
 from mcugen.hir.graph import ComputedSize, Graph, Value
-from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
+from mcugen.hir.types import Array, DType, Layout, QuantParams, Rounding, TensorType
 from mcugen.hir.words import MnemonicTable
 
 _WORDS = {"None": None, "True": True, "False": False, "inf": float("inf"), "nan": float("nan")}
@@ -270,9 +270,11 @@ class _Reader:
             scales = digest_scales
         self.need(",", "a zero point")
         zero_point = int(self.need(r"-?\d+", "a zero point"))
+        rules = "|".join(rule.value for rule in Rounding)
+        rounding = Rounding(self.need(rules, "a rounding")) if self.has(",") else Rounding.EXACT
         self.need(r"\)", "')'")
         assert isinstance(scales, tuple)
-        return QuantParams(scales, zero_point, axis)
+        return QuantParams(scales, zero_point, axis, rounding)
 
     def _real(self) -> float:
         text = self.need(_NUMBER + "d?", "a number")

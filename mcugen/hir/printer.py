@@ -16,7 +16,7 @@ import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator
-from mcugen.hir.types import Array, DType, Layout, QuantParams, TensorType
+from mcugen.hir.types import Array, DType, Layout, QuantParams, Rounding, TensorType
 from mcugen.hir.words import MnemonicTable
 
 MAX_PRINTED_ELEMENTS = 16
@@ -113,8 +113,13 @@ def _is_default(field: Field[object], value: object) -> bool:
 def _type(type_: TensorType) -> str:
     """Return the exact text of a type (`str` rounds scales)."""
     shape = "x".join(map(str, type_.shape)) if type_.shape else "scalar"
-    quant = f"({_scales(type_.quant)}, {type_.quant.zero_point})" if type_.quant else ""
+    quant = f"({_quant(type_.quant)})" if type_.quant else ""
     return " ".join(filter(None, (shape, type_.dtype.value + quant, type_.layout.value)))
+
+
+def _quant(quant: QuantParams) -> str:
+    rounding = "" if quant.rounding is Rounding.EXACT else f", {quant.rounding.value}"
+    return f"{_scales(quant)}, {quant.zero_point}{rounding}"
 
 
 def _scales(quant: QuantParams) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from mcugen.core.errors import ModelError
 from mcugen.core.frozen import Frozen
+from mcugen.hir.crop import Box, Crop, whole
 from mcugen.hir.operator import (
     Channels,
     ElementRun,
@@ -167,6 +168,24 @@ class Channelwise:
         raise NotImplementedError
 
 
+class Croppable:
+    """An operator that can compute only some elements of its only output, for dead-element elimination and streams."""
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return how to compute the output's elements in a box, with the same bits as those of the whole output.
+
+        The crop may compute more than the wanted elements. It says which elements of each input are needed.
+
+        Args:
+            node: The node, whose inputs are whole.
+            region: The wanted elements of the output, at least one.
+
+        Returns:
+            The crop; None if the operator always computes the whole output.
+        """
+        raise NotImplementedError
+
+
 class Rowwise:
     """An operator that can compute its output row by row, from windows of input rows, for line-buffer fusion."""
 
@@ -217,6 +236,14 @@ class Partitionable:
         result must hold for any number of pixels or rows.
         """
         return False
+
+
+class SelfTimed:
+    """An operator that knows its own time, since no kernel of the CPU computes it."""
+
+    def cycles(self, sig: Signature) -> float:
+        """Return the estimated time of one run in cycles of the CPU's clock."""
+        raise NotImplementedError
 
 
 class Simplifiable:
@@ -293,7 +320,7 @@ class Stepwise:
 class Widenable:
     """An operator whose weights may be stored with fewer bits (such as 4) than its kernels compute with."""
 
-    def widened_bytes(self, sig: Signature) -> int:
+    def widened_bytes(self, node: Node) -> int:
         """Return the bytes of the weights if they are stored in the wider type that kernels compute with.
 
         The result is 0 if the weights cannot be stored in the wider type.
@@ -302,7 +329,7 @@ class Widenable:
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
         """Return whether a CPU with these features can unpack weights to the wider type by blocks at little cost."""
-        raise NotImplementedError
+        return False
 
 
 class Windowed:
@@ -415,6 +442,18 @@ def carried(op: Operator, sig: Signature, perm: Permutation) -> Permutation | No
     Return None if the operator does not commute with this transposition, or lacks the trait Permutable.
     """
     return op.carried(sig, perm) if isinstance(op, Permutable) else None
+
+
+def crop_of(node: Node, region: Box) -> Crop:
+    """Return how a node with one output computes the output's elements in a box, and which elements it reads for them.
+
+    Operators without the trait Croppable compute and read everything.
+    """
+    crop = node.op.cropped(node, region) if isinstance(node.op, Croppable) else None
+    if crop is not None:
+        return crop
+    reads = tuple(None if v is None else whole(v.type.shape) for v in node.inputs)
+    return Crop(node.op, whole(node.output.type.shape), reads)
 
 
 def row_form(op: Operator, sig: Signature, *, is_narrow: bool = False) -> RowForm | None:

@@ -122,6 +122,56 @@ def are_halves(array: Array) -> bool:
         return bool((array.astype(np.float16) == array).all())
 
 
+INT8_LEVELS = 128
+"""Largest magnitude of int8 values."""
+PROBED_ELEMENTS = 8
+"""Elements of a row by which most scales are ruled out."""
+GRID_TOLERANCE = 2.0**-22
+"""Largest relative difference between a float32 number and the product of an int8 value and a scale that it stands for:
+four times the rounding error of float32, as scale and product are rounded."""
+
+
+def int8_multiples(rows: Array) -> tuple[Array, Array] | None:
+    """Return int8 values and a scale for each row whose products are the float rows, but for float32 rounding.
+
+    Args:
+        rows: Finite floats, [N, K].
+
+    Returns:
+        int8 [N, K], and float32 scales [N]; None if a row is no multiple of int8 values.
+    """
+    scales = []
+    for row in rows.astype(np.float64):
+        scale = _int8_scale(row)
+        if scale is None:
+            return None
+        scales.append(scale)
+    steps = np.asarray(scales)
+    return np.rint(rows / steps[:, None]).astype(np.int8), steps.astype(np.float32)
+
+
+def _int8_scale(row: Array) -> float | None:
+    """Return a scale of which all elements of a row are multiples by int8 values; None if there is none."""
+    largest = float(np.abs(row).max(initial=0))
+    if largest == 0 or not math.isfinite(largest):
+        return None if largest else 1.0
+    scales = largest / np.arange(INT8_LEVELS, 0, -1)[:, None]
+    scales = scales[row.max() < INT8_LEVELS * scales[:, 0] * (1 - GRID_TOLERANCE)]
+    for elements in (row[:PROBED_ELEMENTS], row):
+        errors = np.abs(np.rint(elements / scales) * scales - elements)
+        scales = scales[(errors <= GRID_TOLERANCE * np.abs(elements)).all(1)]
+    return float(scales[0, 0]) if len(scales) else None
+
+
+class Rounding(Enum):
+    """Rule by which integer operators round their results to the quantized values of a tensor."""
+
+    EXACT = "exact"
+    """The exact result is rounded once, as each operator defines it."""
+    TFLITE = "tflite"
+    """The result has the bits of TensorFlow Lite Micro's reference kernels, which round several times."""
+
+
 @dataclass(frozen=True)
 class QuantParams:
     """Affine quantization: real = scale · (q − zero_point).
@@ -130,11 +180,13 @@ class QuantParams:
         scale: One number if the whole tensor has one scale, else one for each index of `axis` (per channel).
         zero_point: The quantized value that represents 0.
         axis: Axis of per-channel scales; None for one scale.
+        rounding: Rule by which the operator that computes the tensor rounds its result.
     """
 
     scale: tuple[float, ...]
     zero_point: int
     axis: int | None = None
+    rounding: Rounding = Rounding.EXACT
 
     @property
     def scales(self) -> Array:
@@ -143,7 +195,8 @@ class QuantParams:
 
     def __str__(self) -> str:
         scale = f"{self.scale[0]:.6g}" if self.axis is None else f"{len(self.scale)} scales on axis {self.axis}"
-        return f"({scale}, {self.zero_point})"
+        rounding = "" if self.rounding is Rounding.EXACT else f", {self.rounding.value}"
+        return f"({scale}, {self.zero_point}{rounding})"
 
 
 @dataclass(frozen=True)

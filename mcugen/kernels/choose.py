@@ -18,7 +18,7 @@ from itertools import product
 from mcugen.core.errors import UsageError
 from mcugen.core.options import AUTO, OWN
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.traits import Widenable
+from mcugen.hir.traits import SelfTimed, Widenable
 from mcugen.kernels.common.library import library_kernels, lower_without_choice, own_kernel
 from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.weighted_layers import half_weights
@@ -432,6 +432,8 @@ WIDENING_INSTRUCTIONS_PER_MAC = 0.45
 
 def _time_alone(node: Node, features: frozenset[str], costs: CostTable, goal: str) -> float:
     """Return the instructions, or cycles where known, of a node without a choice of kernels."""
+    if isinstance(node.op, SelfTimed):
+        return node.op.cycles(node.sig)
     kernel = own_kernel(node, features)
     if kernel is not None and costs.knows(node, kernel):
         return _known_time(node, kernel, costs)

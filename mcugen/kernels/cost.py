@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cost model of kernels on a CPU: instructions, cycles of a core, and bytes of code, linear in the work of a layer.
 
-The coefficients are measured under QEMU by tools/measure_costs.py, which writes boards/costs/<cpu>.json.
+The coefficients are measured under QEMU by tools/measure_costs.py, which writes boards/costs/<cpu>.json. A table may
+name kernels whose coefficients are estimated: those of another CPU times a factor ("estimated", in lx7.json).
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ a kernel declares itself."""
 FALLBACK_CPU = "cortex-m3"
 """CPU whose costs are used for CPUs without a table: a plain 32-bit CPU."""
 
-COST_TABLE_ALIASES = {"rv32imac": "rv32imc", "cortex-m85": "cortex-m55"}
+COST_TABLE_ALIASES = {"rv32imac": "rv32imc", "cortex-m85": "cortex-m55", "lx6": "lx7"}
 """CPUs that use the cost table of another CPU, as its name by theirs: they differ in atomic instructions, which no
-kernel has, or cannot be measured, since QEMU has no Cortex-M85."""
+kernel has, or cannot be measured, since QEMU has no Cortex-M85 and code of an LX106 stands for both LX6 and LX7."""
 
 
 def work(node: Node, kernel: Kernel) -> tuple[int, ...]:

@@ -129,19 +129,21 @@ class Builder:
             buffer.space = space
         return Endpoint(name, value.type.shape, value.type.dtype, value.type.quant, buffer)
 
-    def const(self, name: str, data: Array, row_size: int = 0) -> Buffer:
+    def const(self, name: str, data: Array, row_size: int = 0, alignment: int = 0) -> Buffer:
         """Return the buffer in flash of a constant; equal constants share one buffer.
 
         Args:
             name: Name of the buffer.
             data: The elements.
             row_size: Elements of a row of a packed one-dimensional constant; see Buffer.row_size.
+            alignment: Alignment in bytes; see Buffer.alignment.
         """
         data = np.ascontiguousarray(data)
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._shared:
             self._shared[key] = self._new(name, DType.of(data), data.size, Space.CONST, data)
             self._shared[key].row_size = row_size
+        self._shared[key].alignment = max(self._shared[key].alignment, alignment)
         return self._shared[key]
 
     def growing_const(self, name: str, data: Array) -> Buffer:

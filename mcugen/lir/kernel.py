@@ -16,7 +16,7 @@ from mcugen.core.errors import VerificationError
 from mcugen.core.frozen import FrozenByName
 from mcugen.hir.graph import Node
 from mcugen.hir.interpreter import Reference
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array, DType, Rounding
 from mcugen.lir.program import Access, Buffer, Double, Gathered, Instr, Operand, Overlap, Param, Wide
 from mcugen.lir.spec import spec_of
 
@@ -264,6 +264,12 @@ def scratch(name: str, meaning: str, *types: DType, optional: bool = False, seve
     return Role(name, Access.SCRATCH, meaning, types, optional, several)
 
 
+def _rounds_as_tflite(node: Node) -> bool:
+    """Return whether a node rounds its results, and must do so as TensorFlow Lite's kernels do."""
+    quants = (value.type.quant for value in node.outputs if not node.op.moves_data)
+    return any(quant is not None and quant.rounding is Rounding.TFLITE for quant in quants)
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A declaration of one way to compute a layer: operands, parameters, conditions and costs of a C function.
@@ -309,6 +315,8 @@ class Kernel:
         varies: Reason why control flow depends on data; "" if it depends on sizes alone.
         rounds: Function of an instruction that returns the largest number of iterations of its data-dependent loops in
             one run; 0 if only branches depend on data, None if unknown.
+        as_tflite: Whether the kernel also computes layers whose result must have the bits of TensorFlow Lite's kernels
+            (Rounding.TFLITE).
         evaluate: Function of the node and its input arrays that returns the kernel's results, for a kernel that rounds
             differently than its operator. Such kernels are not used in bodies, where the operator's own reference is
             evaluated.
@@ -342,6 +350,7 @@ class Kernel:
     library: str = ""
     varies: str = ""
     rounds: Callable[[Instr], int | None] | None = None
+    as_tflite: bool = False
     evaluate: Reference | None = None
     example: str = ""
 
@@ -354,7 +363,7 @@ class Kernel:
 
     def fits(self, node: Node, features: frozenset[str]) -> bool:
         """Return whether the kernel can compute a node: the CPU features and all conditions on the layer allow it."""
-        if not self.runs_on(features):
+        if not self.runs_on(features) or (_rounds_as_tflite(node) and not self.as_tflite):
             return False
         layer = spec_of(node)
         return all(holds(layer) for holds in self.when)

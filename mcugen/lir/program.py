@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 16
 """Alignment in bytes of the arena, and of every buffer in it; Helium loads 16 bytes."""
+
+
+CACHE_LINE = 32
+"""Bytes of a line of the data caches of all Cortex-M cores."""
 
 
 WORD = 4
@@ -117,6 +121,7 @@ class Buffer:
         layout: Order of a constant's elements, as the kernel that reads it declares; "" if no kernel does.
         row_size: Elements of a row of a packed one-dimensional constant, such as a block of output channels; 0 if the
             axes of `data` are the rows.
+        alignment: Alignment in bytes that a constant needs; 0 for that of all arrays. Other buffers have ALIGNMENT.
     """
 
     name: str
@@ -129,6 +134,7 @@ class Buffer:
     tensors: tuple[StoredTensor, ...] = ()
     layout: str = ""
     row_size: int = 0
+    alignment: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -331,6 +337,23 @@ class Overlap:
     lead: int
 
 
+@dataclass(frozen=True, eq=False)
+class OffloadedWork:
+    """The work of an accelerator in one instruction.
+
+    Attributes:
+        cpu_cycles: Estimated time in cycles of the CPU's clock.
+        execute: Function that returns the bytes of the operand `y`, computed from those of the operands that the
+            accelerator reads, by role; simulations without such hardware call it. None if simulations run plain C.
+        inputs: Offset and size in bytes of each input within the operand `x`, between which the accelerator reads
+            nothing. Empty if it reads all of `x`.
+    """
+
+    cpu_cycles: float
+    execute: Callable[[Mapping[str, bytes]], bytes] | None = None
+    inputs: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass
 class Instr:
     """An instruction: a call of a kernel, or a marker that begins or ends a block.
@@ -363,6 +386,7 @@ class Instr:
         case: For the marker of a case of a STREAM block: the number of the case; None for other instructions.
         gathers: Access pattern of an instruction that reads the image in blocks of channels; None if it reads whole
             pixels in order.
+        offloaded: The work that an accelerator does in the instruction; None if the CPU computes it.
     """
 
     kernel: str
@@ -389,6 +413,12 @@ class Instr:
     events: tuple[int, ...] = ()
     case: int | None = None
     gathers: Gathered | None = None
+    offloaded: OffloadedWork | None = None
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Return whether an accelerator computes the instruction, and reads and writes the operands itself."""
+        return self.offloaded is not None
 
     @property
     def moves_nothing(self) -> bool:
@@ -587,6 +617,20 @@ class Program:
     def arena_size(self) -> int:
         """Return the bytes of the arena: the sum of its areas, of which there is one unless the arena is divided."""
         return sum(self.area_sizes)
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Return whether an accelerator computes some instructions."""
+        return any(instr.is_offloaded for instr in self.instrs)
+
+    @property
+    def arena_alignment(self) -> int:
+        """Return the alignment in bytes of the arena's areas and their sizes.
+
+        It is a cache line if an accelerator reads or writes the arena: no line then holds other variables of the user's
+        program, which would be lost when lines are invalidated.
+        """
+        return CACHE_LINE if self.is_offloaded else ALIGNMENT
 
     @property
     def arena_bound(self) -> int:

@@ -63,14 +63,30 @@ def choose_metric(text: str, labels: Array | None, outputs: Sequence[Endpoint], 
 def sample_endpoints(compiled: CompiledModel) -> Sequence[Endpoint]:
     """Return the descriptions (name, shape, type) of the inputs that samples must have.
 
-    These are the inputs of the float model if mcugen quantized it, else the inputs of the compiled program.
+    These are the inputs of the float model if mcugen quantized it, else the inputs of the compiled program. A stream's
+    first input has whole windows (see `call_samples`).
     """
-    quantized = compiled.quantization
-    return (
-        compiled.program.inputs
-        if quantized is None
-        else graph_endpoints(quantized.model.graph, compiled.options.states)
-    )
+    quantized, stream = compiled.quantization, compiled.graph.stream
+    if quantized is not None:
+        return graph_endpoints(quantized.model.graph, compiled.options.states)
+    if stream is None or stream.axis is None:
+        return compiled.program.inputs
+    first, *further = compiled.program.inputs
+    shape = tuple(stream.window if axis == stream.axis else size for axis, size in enumerate(first.shape))
+    return [replace(first, shape=shape), *further]
+
+
+def call_samples(compiled: CompiledModel, samples: Samples) -> Samples:
+    """Return what each call of a model gets: a sample, or the next steps of the windows of a stream.
+
+    The labels of windows say nothing about calls; they are left out.
+    """
+    stream = compiled.graph.stream
+    if stream is None:
+        return samples
+    name = compiled.program.inputs[0].name
+    calls = [{**sample, name: part} for sample in samples.inputs for part in stream.calls(sample[name])]
+    return replace(samples, inputs=calls, labels=None)
 
 
 def measure_once(compiled: CompiledModel, progress: Progress = no_progress) -> Report:
@@ -182,7 +198,7 @@ def evaluate(
     )
     if samples.raw is not None:
         result = _with_input(result, compiled, stored, run)
-    if compiled.quantization is None:
+    if compiled.quantization is None or compiled.graph.stream is not None:
         return result
     compared_samples = list(_with_states(compiled.quantization.model, samples.inputs, reference))[:DEFAULT_SAMPLES]
     layers = compare_layers(
@@ -195,6 +211,8 @@ def _sample_warnings(compiled: CompiledModel, samples: Samples, metric: Metric) 
     """Return warnings about evaluation samples: their own, those of labels, and values beyond calibrated ranges."""
     ends, quantized = sample_endpoints(compiled), compiled.quantization
     faults = [*samples.warnings, *label_warnings(samples.labels, compiled.program.outputs, ends, metric.name)]
+    if samples.is_random:
+        return faults
     ranges = calibrated_ranges(quantized) if quantized else quantized_inputs(compiled.graph)
     return [*faults, *range_warnings(samples.inputs, ranges)]
 
@@ -221,7 +239,7 @@ def measure_accuracy(
     stored = [as_stored(sample, compiled.program.inputs) for sample in samples.inputs]
     reference = compiled.reference_run(stored, step("reference: running"))
     against, twin = reference.name, None
-    if compiled.quantization is not None:
+    if compiled.quantization is not None and compiled.graph.stream is None:  # The float model takes whole windows.
         against, twin = "float32", reference.outputs
         reference = compiled.quantization.model.reference(samples.inputs, step("float32: running"))
     inputs, ends = reals(stored, compiled.program.inputs), compiled.program.outputs

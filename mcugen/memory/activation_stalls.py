@@ -126,7 +126,7 @@ def arena_reads(program: Program) -> Iterator[BufferReads]:
         if o.access is Access.OUT
     }
     for instr, times in runs_of(program):
-        if instr.control is not Control.NONE:
+        if instr.control is not Control.NONE or instr.is_offloaded:
             continue
         operands = [(operand, nbytes) for operand, nbytes in accesses(instr) if operand.buffer.nbytes]
         spread = _union(instr, [operand for operand, _ in operands])

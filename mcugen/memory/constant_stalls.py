@@ -107,7 +107,7 @@ def _cold(program: Program, board: Board, memory: Memory) -> float:
 
 
 def _constants(instr: Instr) -> dict[Buffer, None]:
-    if instr.moves_nothing or instr.control is not Control.NONE:
+    if instr.moves_nothing or instr.is_offloaded or instr.control is not Control.NONE:
         return {}
     return dict.fromkeys(o.buffer for o in instr.operands if o.buffer.space is Space.CONST and o.buffer.nbytes)
 

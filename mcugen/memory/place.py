@@ -273,7 +273,9 @@ def hottest(program: Program) -> list[Buffer]:
 
 
 def _constants(program: Program) -> list[Buffer]:
-    return [b for b in program.buffers if b.space is Space.CONST and b.nbytes]
+    """Return the constants that may be copied to RAM: all but those that an accelerator reads where they are."""
+    fixed = {o.buffer for instr in program.instrs if instr.is_offloaded for o in instr.operands}
+    return [b for b in program.buffers if b.space is Space.CONST and b.nbytes and b not in fixed]
 
 
 # --------------------------------------------------------------------------------------------------------- arena

@@ -47,8 +47,9 @@ def plan_memory(program: Program, target_bytes: int = 0, max_bytes: float = math
     for buffer in planned:
         buffer.offset = 0  # Buffers without elements may lie anywhere.
     plans = [_plan_area(program, area, target_bytes // ALIGNMENT * ALIGNMENT, max_bytes) for area in areas]
-    program.area_sizes = [plan.nbytes for plan in plans]
-    program.area_bounds = [plan.bound for plan in plans]
+    unit = program.arena_alignment
+    program.area_sizes = [-(-plan.nbytes // unit) * unit for plan in plans]
+    program.area_bounds = [-(-plan.bound // unit) * unit for plan in plans]
     if program.handover is not None:
         join_areas(program)
 

@@ -109,8 +109,11 @@ class _Replay:
         numbers = _elements(operand) * operand.buffer.dtype.nbytes // self._granule
         return where[operand.buffer] + np.unique(numbers)
 
-    def _has(self, operand: Operand) -> bool:
+    def _has(self, instr: Instr, operand: Operand) -> bool:
         """Return whether the bytes that an operand reads are still in the arena."""
+        work = instr.offloaded
+        if work is not None and work.inputs and operand.role == "x":
+            return all(self.holds(operand.buffer, at, nbytes) for at, nbytes in work.inputs)
         if operand.lanes is None or not operand.buffer.planned:
             return self.holds(operand.buffer)
         arena, own = self._lanes(self._arena, operand), self._lanes(self._own, operand)
@@ -255,7 +258,7 @@ class _Replay:
             return
         operands = [o for o in instr.operands if o.buffer.planned]
         for operand in operands:
-            if operand.access.reads and not self._has(operand):
+            if operand.access.reads and not self._has(instr, operand):
                 _fail(operand.buffer, f"{instr.name}: read after another buffer took its place")
         written = [o for o in operands if o.access is not Access.IN]
         for operand in written:

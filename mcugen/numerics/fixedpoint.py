@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from mcugen.hir.types import Array, DType, QuantParams, TensorType
+from mcugen.hir.types import Array, DType, QuantParams, Rounding, TensorType
 
 Int64Array = npt.NDArray[np.int64]
 """A numpy array of int64 elements."""
@@ -83,6 +83,18 @@ class Requantizer:
         q: Array = np.clip(rounded, low, high)
         return q
 
+    def shortened(self, bits: int) -> Requantizer:
+        """Return a requantizer whose multipliers have at most `bits` significant bits, which NPUs need for 48-bit sums.
+
+        Args:
+            bits: Number of bits; 0 to keep all.
+        """
+        if not bits:
+            return self
+        excess = np.maximum(np.frexp(self.multiplier.astype(np.float64))[1] - bits, 0)
+        short = np.rint(self.multiplier / np.exp2(excess)).astype(np.int64)
+        return replace(self, multiplier=np.minimum(short, 2**bits - 1) << excess)
+
     def for_high_word(self) -> Requantizer:
         """Return an equal requantizer with shift 32, for which a 32-bit CPU needs only the upper word of the product.
 
@@ -91,6 +103,11 @@ class Requantizer:
         if self.shift == 31 and int(self.multiplier.max()) < 2**30:
             return replace(self, multiplier=self.multiplier * 2, shift=32)
         return self
+
+
+def rounded_shift(x: Array, shift: int) -> Array:
+    """Return x / 2^shift, rounded half up, for integers x and a shift of at least one bit."""
+    return np.asarray((x + (1 << (shift - 1))) >> shift)
 
 
 def is_quantized(tensor: TensorType | None) -> bool:
@@ -183,7 +200,11 @@ def clamp_range(clamp: Range | None, quant: QuantParams, dtype: DType) -> tuple[
     limits = np.iinfo(dtype.numpy)
     if clamp is None:
         return int(limits.min), int(limits.max)
-    bounds = quantize(np.asarray(clamp, np.float64), QuantParams(quant.scale, quant.zero_point), dtype)
+    if quant.rounding is Rounding.TFLITE:
+        steps = np.asarray(clamp, np.float32) / np.float32(quant.scale[0])
+        bounds = np.clip(np.trunc(steps + np.copysign(0.5, steps)) + quant.zero_point, limits.min, limits.max)
+    else:
+        bounds = quantize(np.asarray(clamp, np.float64), QuantParams(quant.scale, quant.zero_point), dtype)
     return int(bounds[0]), int(bounds[1])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.numerics.fixedpoint import inverse_sqrt
+from mcugen.numerics.fixedpoint import inverse_sqrt, is_quantized, rounded_shift
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,127 @@ class FixedNormalize:
         """
         q: Array = np.clip(((v * self.gain >> 32) + self.bias) >> self.bits, *dtype.limits).astype(dtype.numpy)
         return q
+
+
+@dataclass(frozen=True)
+class ShortNormalize:
+    """A layer normalization of int8 tensors by tables and products of 32-bit words: the form for NPUs.
+
+    Results differ from those of `FixedNormalize` by at most one step. Of the `count` n integers x of a row: S = Σ x (0
+    if not centered), V = (n · Σ x² − S²) · 2^raise / 2^lower + epsilon. A power of two h, from a table of V's leading
+    zeros, brings V' = V · h² into 2^28 ≤ V' < 2^30; a second table, which is interpolated, gives r = 2^29 / √V'. Then
+
+        v = ((n · x − S) · h · r) >> shift
+        q = clamp(((v · gain + bias) >> bits) + zero_point)
+
+    with all right shifts rounded half up. v and gain have 16 bits.
+
+    Attributes:
+        count: Number n of elements with common statistics.
+        centered: Whether the mean is subtracted.
+        raise_bits: Left shift of n² times the variance in bits.
+        lower_bits: Right shift of both of its terms in bits, which applies to long rows.
+        epsilon: Number that is added to V.
+        shift: Right shift of v in bits.
+        bits: Fraction bits of results before the last shift.
+        gain: Factors of v, one per element of a row, or a single one.
+        bias: Summands, with `bits` fraction bits; one per element of a row, or a single one.
+        zero_point: Zero point of the output.
+    """
+
+    count: int
+    centered: bool
+    raise_bits: int
+    lower_bits: int
+    epsilon: int
+    shift: int
+    bits: int
+    gain: Array
+    bias: Array
+    zero_point: int
+
+    @staticmethod
+    def of(
+        sig: Signature, count: int, epsilon: float, centered: bool, scale: Array | None, bias: Array | None
+    ) -> ShortNormalize | None:
+        """Return the constants of a layer normalization of int8 tensors; None if 32-bit words lose precision.
+
+        Args:
+            sig: The types of the input and the output.
+            count: The number of elements with common statistics, all in one row.
+            epsilon: The constant that is added to the variance, in real units.
+            centered: Whether the mean is subtracted.
+            scale: The factors of the normalized elements, one per element of a row; None for no factors.
+            bias: The summands that are added after the factors; None for no summands.
+        """
+        x, y = sig.input(0), sig.output
+        if not is_quantized(x) or not is_quantized(y) or not x.dtype is y.dtype is DType.INT8:
+            return None
+        largest = 128 if centered else max(127 - x.q.zero_point, x.q.zero_point + 128)
+        room = _SPREAD_BITS - (count * largest - 1).bit_length() * 2
+        raise_bits, lower_bits = max(room, 0), max(-room, 0)
+        floor = max(round(epsilon / x.q.scale[0] ** 2 * count**2 * 2.0**room), 1)
+        if not 2 <= count <= _LONGEST_ROW or floor >= 2**_SPREAD_BITS:
+            return None
+        shift = math.ceil(29 - room / 2 + math.log2(count) / 2 - math.log2(_LARGEST_NORMALIZED))
+        unit = 2.0 ** (29 - room / 2 - shift)
+        gain = np.ones(1) / y.q.scale[0] if scale is None else scale.reshape(-1).astype(np.float64) / y.q.scale[0]
+        offset = np.zeros(1) if bias is None else bias.reshape(-1).astype(np.float64) / y.q.scale[0]
+        reach = math.sqrt(count) * np.abs(gain).max() + np.abs(offset).max() + 1
+        steepest = max(np.abs(gain).max() / unit, 2.0**-30)
+        bits = min(math.floor(math.log2(_LARGEST_NORMALIZED / steepest)), math.floor(30 - math.log2(reach)))
+        if not 1 <= shift <= 31 or not _LEAST_BITS <= bits <= 40:
+            return None
+        gains = np.rint(gain / unit * 2.0**bits).astype(np.int64)
+        biases = np.rint(offset * 2.0**bits).astype(np.int64)
+        sizes = (raise_bits, lower_bits, floor, shift, bits)
+        return ShortNormalize(count, centered, *sizes, gains, biases, y.q.zero_point)
+
+    def __call__(self, x: Array) -> Array:
+        """Return the normalization of rows x [rows, count] of int8 values, less their zero point if not centered."""
+        x = x.astype(np.int64)
+        total = x.sum(1, keepdims=True) * self.centered
+        square, mean = self.count * (x * x).sum(1, keepdims=True), total * total
+        if self.lower_bits:
+            square, mean = rounded_shift(square, self.lower_bits), rounded_shift(mean, self.lower_bits)
+        spread = ((square - mean) << self.raise_bits) + self.epsilon
+        power = np.asarray(powers_of_zeros(), np.int64)[32 - np.frexp(spread.astype(np.float64))[1]]
+        index = rounded_shift((spread * power * power - ROOTS_CENTER) * ROOTS_SCALE[0], ROOTS_SCALE[1]) + 2**15
+        base = np.asarray(inverse_roots(), np.int64)
+        root = base[index >> 7] + rounded_shift(np.diff(base)[index >> 7] * (index & 127), 7)
+        v = rounded_shift((self.count * x - total) * (power * root), self.shift)
+        q = rounded_shift(v * self.gain + self.bias, self.bits) + self.zero_point
+        return np.asarray(np.clip(q, *DType.INT8.limits).astype(np.int8))
+
+
+_SPREAD_BITS = 29
+"""Bits of n² times the variance in ShortNormalize; with epsilon, 30."""
+
+_LONGEST_ROW = 1024
+"""Largest number of elements of a row in ShortNormalize."""
+
+_LARGEST_NORMALIZED = 2**15 - 8
+"""Largest magnitude of normalized elements and factors, without rounding errors, in ShortNormalize."""
+
+_LEAST_BITS = 10
+"""Least number of fraction bits of results in ShortNormalize: 2^14 / 2^bits steps is an error of gain."""
+
+ROOTS_CENTER = 5 << 27
+"""V' in the middle of the table of inverse roots in ShortNormalize."""
+
+ROOTS_SCALE = (round(65534 / (3 << 28) * 2.0**44), 44)
+"""Multiplier and right shift from V', less ROOTS_CENTER, to an index of 16 bits of the inverse roots."""
+
+
+def powers_of_zeros() -> tuple[int, ...]:
+    """Return h for each number of leading zeros from 0 to 32: V · h² has two or three of them, or V is 0."""
+    return (*(1 << max((zeros - 2) // 2, 0) for zeros in range(32)), 1)
+
+
+def inverse_roots() -> tuple[int, ...]:
+    """Return the table of 513 inverse roots in equal distances, from 2^15 − 1 for V' = 2^28 to 2^14 for 2^30."""
+    squares = ROOTS_CENTER + (np.arange(513) * 128 - 2.0**15) * ((3 << 28) / 65534)
+    return tuple(int(root) for root in np.minimum(np.rint(2.0**29 / np.sqrt(squares)), 2**15 - 1))
 
 
 def span(x: TensorType) -> int:

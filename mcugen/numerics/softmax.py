@@ -10,7 +10,7 @@ import numpy as np
 
 from mcugen.hir.operator import Signature
 from mcugen.hir.types import Array, DType, TensorType
-from mcugen.numerics.fixedpoint import is_quantized
+from mcugen.numerics.fixedpoint import is_quantized, rounded_shift
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,118 @@ class FixedSoftmax:
         ratio = (self.numerator << self.exp.bits) // e.sum(axis, keepdims=True)
         q: Array = np.clip((e * ratio + self.offset) >> self.shift, *self.dtype.limits).astype(self.dtype.numpy)
         return q
+
+
+@dataclass(frozen=True)
+class ShortSoftmax:
+    """A softmax in integers of 16 bits, by tables and multiplications: the form for NPUs, which have no division.
+
+    Results differ from those of `FixedSoftmax` by at most one step. e[k] = exp(scale_in · (x[k] − max)) · 2^15, limited
+    to 2^15 − 1, comes from a table. A second table, which is interpolated, gives 2^30 / Σ e; 2^14 times that is the
+    first inverse. Each of `steps` steps of Newton's method, all products rounded half up, squares its relative error:
+    inverse ← inverse + inverse · (2^30 − Σ e · inverse / 2^14) / 2^30. Then r = inverse · numerator >> numerator_shift,
+    limited to 2^15 − 1, and q = clamp(((e[k] · r + 2^(shift−1)) >> shift) + zero_point).
+
+    Attributes:
+        low: Table of 256 entries for the difference max − x[k].
+        refinement: Table of 256 entries that are added to the sum in units of 2^-REFINEMENT_BITS; empty where the
+            rounded exponentials give a sum that is precise enough.
+        length: Number of elements of a row.
+        inverses: Table of 513 entries for Σ e from 0 to length · 2^14, in equal distances.
+        steps: Number of steps of Newton's method.
+        numerator: 1 / scale_out as an integer of 31 bits.
+        numerator_shift: Right shift of the inverse with its numerator in bits.
+        shift: Right shift of the result in bits.
+        zero_point: Zero point of the output.
+    """
+
+    low: tuple[int, ...]
+    refinement: tuple[int, ...]
+    length: int
+    inverses: tuple[int, ...]
+    steps: int
+    numerator: int
+    numerator_shift: int
+    shift: int
+    zero_point: int
+
+    @staticmethod
+    def of(sig: Signature, axis: int) -> ShortSoftmax | None:
+        """Return the constants of a softmax along `axis`; None for types other than int8, or too long or short rows."""
+        x, y = sig.input(0), sig.output
+        length = x.shape[axis]
+        if not is_quantized(x) or not is_quantized(y) or x.dtype is not DType.INT8 or y.dtype is not DType.INT8:
+            return None
+        gain = 1.0 / y.q.scale[0]
+        if not 2 <= length <= _LONGEST or not 2.0**2 < gain < 2.0**16:
+            return None
+        e = np.exp(-x.q.scale[0] * np.arange(256)) * 2.0**SHORT_EXP_BITS
+        low = np.minimum(np.rint(e), 2.0**15 - 1)
+        worst = np.abs(e - low) * (length - 1) / (2.0**SHORT_EXP_BITS + e * (length - 1)) * gain
+        refinement = _whole((e - low) * 2.0**REFINEMENT_BITS) if worst.max() > _MAX_SUM_ERROR else ()
+        sums = np.maximum(np.arange(513) * (length * 2.0**SHORT_EXP_BITS / 512), 2.0**SHORT_EXP_BITS)
+        inverses = np.minimum(2.0 ** (15 + SHORT_EXP_BITS) / sums, 2.0**15 - 1)
+        error = (length / 1024) ** 2  # of a line between two entries where the inverse is bent most
+        steps = 1
+        while error < 1 / 2 and (error := error**2) > _MAX_INVERSE_ERROR:
+            steps += 1
+        if error >= 1 / 2:
+            return None
+        shift = 15 + SHORT_EXP_BITS - math.ceil(math.log2(gain))
+        numerator_bits = 30 - math.floor(math.log2(gain))
+        numerator = min(round(gain * 2.0**numerator_bits), 2**31 - 1)
+        numerator_shift = numerator_bits + INVERSE_BITS + 15 + SHORT_EXP_BITS - shift
+        tables = (_whole(low), refinement, length, _whole(inverses))
+        return ShortSoftmax(*tables, steps, numerator, numerator_shift, shift, y.q.zero_point)
+
+    @property
+    def center(self) -> int:
+        """Return the sum in the middle of the table of inverses."""
+        return self.length << (SHORT_EXP_BITS - 1)
+
+    @property
+    def index_scale(self) -> tuple[int, int]:
+        """Return multiplier and right shift from a sum, less `center`, to an index from −32767 to 32767."""
+        return (1 << 16) * (2**15 - 1) // self.length, 30
+
+    def __call__(self, x: Array, axis: int) -> Array:
+        """Return the softmax of x along `axis`."""
+        d = x.max(axis, keepdims=True).astype(np.int64) - x
+        e = np.asarray(self.low, np.int64)[d]
+        total = e.sum(axis, keepdims=True)
+        if self.refinement:
+            refinements = np.asarray(self.refinement, np.int64)[d].sum(axis, keepdims=True)
+            total = total + rounded_shift(refinements, REFINEMENT_BITS)
+        multiplier, shift = self.index_scale
+        index = rounded_shift((total - self.center) * multiplier, shift) + 2**15
+        base, fraction = np.asarray(self.inverses, np.int64), index & 127
+        slope = np.diff(base)
+        inverse = (base[index >> 7] + rounded_shift(slope[index >> 7] * fraction, 7)) << INVERSE_BITS
+        for _ in range(self.steps):
+            error = 2**30 - rounded_shift(total * inverse, SUM_SHIFT)
+            inverse = inverse + rounded_shift(inverse * error, 30)
+        factor = np.minimum(rounded_shift(inverse * self.numerator, self.numerator_shift), 2**15 - 1)
+        q = np.clip(rounded_shift(e * factor, self.shift) + self.zero_point, *DType.INT8.limits).astype(np.int8)
+        return np.asarray(q)
+
+
+SHORT_EXP_BITS = 15
+"""Number of fraction bits of the exponentials in ShortSoftmax."""
+
+INVERSE_BITS = 14
+"""Left shift of an inverse from the table before Newton's method in ShortSoftmax."""
+
+SUM_SHIFT = SHORT_EXP_BITS + INVERSE_BITS - 15
+"""Right shift of the product of a sum and its inverse in ShortSoftmax: 2^30 remains."""
+
+REFINEMENT_BITS = 14
+"""Number of further fraction bits of the sum of exponentials in ShortSoftmax."""
+
+_MAX_SUM_ERROR = 0.9
+"""Largest error of a result, in output steps, by the rounding of the exponentials in the sum in ShortSoftmax."""
+
+_MAX_INVERSE_ERROR = 2.0**-15
+"""Largest relative error of an inverse in ShortSoftmax."""
 
 
 SOFTMAX_LOG_BITS = 20

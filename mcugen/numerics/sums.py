@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import Array, Bounds, DType, TensorType
+from mcugen.hir.types import Array, Bounds, DType, Rounding, TensorType
 from mcugen.numerics.fixedpoint import MAX_ACCUMULATOR, Range, Requantizer, clamp_range
+from mcugen.numerics.tflite_arithmetic import layer_requantizer
 
 
 def exact_product(a: Array, b: Array) -> Array:
@@ -82,7 +83,14 @@ Below it, the product with a multiplier is off by less than 2^-7 output steps.
 
 
 def finish(
-    acc: Array, sig: Signature, clamp: Range | None, sums: Array, factor: float = 1.0, *, by_weights: bool = True
+    acc: Array,
+    sig: Signature,
+    clamp: Range | None,
+    sums: Array,
+    factor: float = 1.0,
+    *,
+    by_weights: bool = True,
+    multiplier_bits: int = 0,
 ) -> Array:
     """Compute a layer's output from its accumulators: requantize and clamp; int32 and int64 outputs are unchanged.
 
@@ -93,12 +101,16 @@ def finish(
         sums: The largest magnitude of the accumulators, by channel.
         factor: A further factor by which the real result is multiplied.
         by_weights: Whether the second operand holds weights, not activations.
+        multiplier_bits: Largest number of significant bits of the multipliers; 0 for no limit.
     """
     out = sig.output
     if out.dtype in (DType.INT32, DType.INT64):
         return acc.astype(out.dtype.numpy)
     low, high = clamp_range(clamp, out.q, out.dtype)
-    return requantizer(sig, sums, factor, by_weights=by_weights)(acc, low, high).astype(out.dtype.numpy)
+    if out.q.rounding is Rounding.TFLITE:
+        return layer_requantizer(sig)(acc, low, high).astype(out.dtype.numpy)
+    requantize = requantizer(sig, sums, factor, by_weights=by_weights).shortened(multiplier_bits)
+    return requantize(acc, low, high).astype(out.dtype.numpy)
 
 
 def requantizer(

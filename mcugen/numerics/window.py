@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mcugen.hir.crop import overlap_of
 from mcugen.hir.operator import RowWindow
 from mcugen.hir.types import Array, Shape
 
@@ -151,6 +153,36 @@ class Window:
         before, after = list(self.before), list(self.after)
         before[axis], after[axis] = max(-low, 0), max(high - size, 0)
         return replace(self, before=tuple(before), after=tuple(after)), max(low, 0), min(high, size)
+
+    def cropped(self, axis: int, region: range, size: int, taps: int, dilates: bool) -> tuple[Window, range] | None:
+        """Return the window for some output positions along an axis, and the input positions that they read.
+
+        Padding that these positions do not reach is removed. The window's strides count the read positions. A single
+        position keeps its stride, for which kernels may be faster.
+
+        Args:
+            axis: The spatial axis.
+            region: The output positions.
+            size: The size of the input along the axis.
+            taps: The size of the kernel along the axis.
+            dilates: Whether input positions between the taps may be left out; else the read positions are contiguous.
+
+        Returns:
+            The window and the input positions; None if all windows lie in the padding.
+        """
+        stride = self.strides[axis] * region.step if len(region) > 1 else 0
+        dilation = self.dilations[axis] if taps > 1 else 0
+        step = math.gcd(stride, dilation) or 1 if dilates else 1
+        first = region[0] * self.strides[axis] - self.before[axis]
+        last = region[-1] * self.strides[axis] - self.before[axis] + dilation * (taps - 1)
+        read = overlap_of(range(first, last + 1, step), 0, size)
+        if not read:
+            return None
+        sides = (read[0] - first) // step, (last - read[-1]) // step
+        rows = (stride // step or self.strides[axis], *sides, dilation // step or 1)
+        olds = (self.strides, self.before, self.after, self.dilations)
+        news = [(*old[:axis], row, *old[axis + 1 :]) for old, row in zip(olds, rows, strict=True)]
+        return Window(*news), read
 
     def upright(self) -> Window:
         """Return the window with its last axis moved to the front, so that a row of pixels is processed as a column.

@@ -2,6 +2,7 @@
 """Operator families. Importing this package registers every operator; a new family adds one name here."""
 
 from mcugen.ops import (
+    attention,
     audio,
     bitcast,
     control,
@@ -9,6 +10,7 @@ from mcugen.ops import (
     conv_transpose,
     conversion,
     cumulative,
+    detection,
     dynamic,
     elementwise,
     experimental,
@@ -33,6 +35,7 @@ from mcugen.ops import (
     reduce,
     resize,
     scatter,
+    signal,
     softmax,
     tensorflow,
     training,

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import field
 from typing import ClassVar
 
 from mcugen.core.errors import ModelError
-from mcugen.hir.graph import Graph, Node, Value
+from mcugen.hir.graph import Graph, Node
 from mcugen.hir.interpreter import run
 from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.subgraph import body_of
 from mcugen.hir.types import Array, TensorType
 from mcugen.lir.builder import Builder
 from mcugen.lir.lower import lower_nodes
@@ -85,7 +86,7 @@ def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]
         The new node.
     """
     inside = {*first, *second}
-    bodies = [_body(graph, [node for node in graph.nodes if node in part]) for part in (first, second)]
+    bodies = [body_of(graph, [node for node in graph.nodes if node in part], "branch") for part in (first, second)]
     inputs = [value for body in bodies for value in body[1]]
     results = [value for body in bodies for value in body[2]]
     place = next((n for n in graph.nodes if n not in inside and any(v in results for v in n.inputs)), None)
@@ -99,29 +100,3 @@ def side_by_side(graph: Graph, first: Collection[Node], second: Collection[Node]
     for old_node in [n for n in reversed(list(graph.nodes)) if n in inside]:
         graph.remove(old_node)
     return node
-
-
-def _body(graph: Graph, nodes: Sequence[Node]) -> tuple[Graph, list[Value], list[Value]]:
-    """Return a graph of these nodes, the outer values it reads, and the outer values it computes."""
-    body, values = Graph("branch"), dict[Value, Value]()
-    outer, produced = list[Value](), [v for node in nodes for v in node.outputs]
-
-    def here(value: Value) -> Value:
-        if value not in values:
-            if value.data is not None:
-                values[value] = body.constant(value.name, value.data, value.type.quant, value.type.dtype, of=[value])
-            else:
-                values[value] = body.add_input(value.name, value.type)
-                outer.append(value)
-        return values[value]
-
-    for node in nodes:
-        names, types = [v.name for v in node.outputs], [v.type for v in node.outputs]
-        inputs = [here(v) if v is not None else None for v in node.inputs]
-        copy = body.add(node.op, inputs, node.origin, names=names, types=types)
-        values.update(zip(node.outputs, copy.outputs, strict=True))
-    own = set(nodes)
-    results = [v for v in produced if graph.is_output(v) or any(user not in own for user in v.users)]
-    for value in results:
-        body.add_output(value.name, values[value])
-    return body, outer, results

@@ -830,22 +830,29 @@ class _LoopBody:
     def _layer(self, varying: list[int]) -> dict[int, Value] | None:
         """Return the outputs of the recurrent layer that the loop is, by output index; None if it is none.
 
-        The body must be one cell whose state h is stacked in every step.
+        The body must be one cell, and each stacked output its state h.
         """
-        if not self.of.counts or self.conditional or len(self.taken) != 1 or not varying:  # a Scan stays as it is
+        if self.conditional or len(self.taken) != 1 or not varying:
             return None
         (x, walk), of = self.taken[0], self.of
-        walks = [walk, *(of.stacked(i, v.type.rank) for i, v in enumerate(self.rows))]
+        walks = [of.stacked(i, v.type.rank) for i, v in enumerate(self.rows)]
         is_flat = x.type.rank == 3 and all(self.read[i].type.rank == 2 for i in varying)
-        if not is_flat or any(w.axis != 0 or w.backwards != walk.backwards for w in walks):
+        if not is_flat or any(w.backwards != walk.backwards for w in walks):
             return None
         cell = cell_of(self.parts[0], [self.read[i] for i in varying], [self.states[i] for i in varying])
         numbers = [] if cell is None else [varying[i] for i in cell.states]
         if cell is None or any(row is not self.states[numbers[0]] for row in self.rows):
             return None
-        results = compose_layer(of.node, cell, x, [of.initial[i] for i in numbers], walk.backwards)
-        rows = range(len(self.states), len(self.states) + len(self.rows))
-        return dict(zip(numbers, results[1:], strict=True)) | dict.fromkeys(rows, results[0])
+        steps_first = self._moved_axis(x, walk.axis, 0)
+        every, *last = compose_layer(of.node, cell, steps_first, [of.initial[i] for i in numbers], walk.backwards)
+        rows = {len(self.states) + i: self._moved_axis(every, 0, w.axis) for i, w in enumerate(walks)}
+        return dict(zip(numbers, last, strict=True)) | rows
+
+    def _moved_axis(self, value: Value, axis: int, to: int) -> Value:
+        """Return a tensor with one axis at another place; the other axes keep their order."""
+        order = [a for a in range(value.type.rank) if a != axis]
+        order.insert(to, axis)
+        return value if axis == to else self.of.node.call("Transpose", value, perm=order)
 
 
 def _add(node: OnnxNode, op: Repeat, inputs: Sequence[Value], names: Sequence[str]) -> Sequence[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import ClassVar, Self
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from mcugen import kernels
 from mcugen.core.errors import ModelError
+from mcugen.hir.crop import Box, Crop, replaced, whole
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import (
     Channels,
@@ -29,6 +30,7 @@ from mcugen.hir.traits import (
     Channelwise,
     Clampable,
     Columnwise,
+    Croppable,
     Expressible,
     Paddable,
     Partitionable,
@@ -98,6 +100,7 @@ class Conv(
     Channelwise,
     Rowwise,
     Columnwise,
+    Croppable,
     Partitionable,
     Paddable,
     Expressible,
@@ -113,6 +116,7 @@ class Conv(
         clamp: Limits of the result; None for no clamp.
         whole: If one core computes only some output channels of a layer by this operator, the number of channels that a
             pixel of the layer has in memory; else None.
+        multiplier_bits: Largest number of significant bits of requantization multipliers; 0 for no limit.
     """
 
     mnemonic: ClassVar[str] = "conv"
@@ -122,6 +126,7 @@ class Conv(
     groups: int = 1
     clamp: Range | None = None
     whole: int | None = None
+    multiplier_bits: int = field(default=0, kw_only=True)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the output's type: the spatial sizes follow from strides, padding, dilations and kernel size."""
@@ -170,7 +175,8 @@ class Conv(
 
     def _finish(self, sig: Signature, sums: Array, w: Array, bias: Array) -> Array:
         """Requantize the sums."""
-        return self._turned(finish(sums + bias, sig, self.clamp, largest_sums(sig.input(0), w, bias)))
+        sizes = largest_sums(sig.input(0), w, bias)
+        return self._turned(finish(sums + bias, sig, self.clamp, sizes, multiplier_bits=self.multiplier_bits))
 
     def _turned(self, y: Array) -> Array:
         """Transpose from channels last to the order of this operator's tensors."""
@@ -196,6 +202,17 @@ class Conv(
         if self.groups == x.shape[-1] == len(out):
             return Channels((out, out, out), lambda count: replace(self, groups=count))
         return None
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return how to compute some positions of the output, and in float some channels of constant weights."""
+        sig, axis = node.sig, (len(region) - 1 if self.is_channels_last else 1)
+        x, w, is_real = sig.input(0), sig.input(1), node.input(0).type.quant is None
+        if self.groups > 1 or not is_real or not all(v is None or v.is_constant for v in node.inputs[1:]):
+            region = replaced(region, {axis: range(sig.output.shape[axis])})
+        window, writes, reads = self._cropped(sig, self._last(w)[1:-1], region, dilates=True)
+        reads = replaced(reads, {axis: range(x.shape[axis])})
+        constants = tuple(None if t is None else (writes[axis], *whole(t.shape[1:])) for t in sig.inputs[1:])
+        return Crop(replace(self, window=window), writes, (reads, *constants))
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
         """Return the im2col matrix [groups, positions, depth] of a channels-first input x; None for channels last."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,12 +15,22 @@ from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, RowWindow, Signature
 from mcugen.hir.traits import Clampable, Expressible, Quantizable, Rowwise, Simplifiable, Weighted
-from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType, required
+from mcugen.hir.types import (
+    Array,
+    DType,
+    Layout,
+    QuantParams,
+    Shape,
+    TensorType,
+    are_halves,
+    int8_multiples,
+    required,
+)
 from mcugen.kernels.portable import few_output_channels
 from mcugen.kernels.portable.direct_conv import ChannelGroups, spread_call
 from mcugen.kernels.portable.transposed import CONV_TRANSPOSE_KERNELS, TransposedSpec
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel
+from mcugen.lir.kernel import UPDATABLE, Kernel
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.fixedpoint import Range, is_quantized
 from mcugen.numerics.sums import finish, largest_sums
@@ -196,9 +206,16 @@ class ConvTranspose(Quantizable, Weighted, Clampable, Expressible, Simplifiable,
         return "ConvTranspose", attributes, ()
 
     def lower(self, node: Node, builder: Builder) -> None:
-        """Lower to plain loops over rows of the output."""
+        """Lower to plain loops over rows of the output.
+
+        Constant weights are stored as float16 or int8 where this loses nothing: each is widened once for a whole plane.
+        """
         x, w = node.input(0).type, node.input(1).type
         operands = builder.operands(node, "x", "w", "bias")
+        weights = node.input(1).data
+        if weights is not None and UPDATABLE not in builder.features:
+            constants = narrow_weights(weights, self.groups)
+            operands |= {role: builder.const(f"{node.output.name}.{role}", array) for role, array in constants.items()}
         channels = ChannelGroups(
             batch=x.shape[0],
             groups=self.groups,
@@ -252,6 +269,26 @@ def swap_channels(weights: Array, groups: int) -> Array:
     return np.ascontiguousarray(grouped.reshape(-1, *grouped.shape[2:]))
 
 
+def narrow_weights(weights: Array, groups: int) -> dict[str, Array]:
+    """Return float32 weights of a transposed convolution in fewer bytes, by the names of the kernel's operands.
+
+    Args:
+        weights: Weights, [C, O/groups, *kernel].
+        groups: Number of groups of channels.
+
+    Returns:
+        `w` as int8 with a `scale` of each output channel; else `w` as float16; empty if both would change the weights
+        or need more bytes.
+    """
+    if weights.dtype != np.float32:
+        return {}
+    by_output = swap_channels(weights, groups)
+    multiples = int8_multiples(by_output.reshape(len(by_output), -1))
+    if multiples is not None and weights.size > 2 * len(by_output):
+        return {"w": swap_channels(multiples[0].reshape(by_output.shape), groups), "scale": multiples[1]}
+    return {"w": weights.astype(np.float16)} if are_halves(weights) else {}
+
+
 class TransposedConv(HasKernels, Rowwise, Spatial):
     """Transposed convolution of quantized x with symmetric weights: the integer form of ConvTranspose.
 
@@ -263,6 +300,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
         space: Spatial sizes of the output.
         groups: Number of groups of channels, as in ONNX.
         clamp: Limits of the real result; None for no clamp.
+        multiplier_bits: Largest number of significant bits of requantization multipliers; 0 for no limit.
     """
 
     mnemonic: ClassVar[str] = "conv_transpose"
@@ -270,6 +308,7 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
     space: Shape = ()
     groups: int = 1
     clamp: Range | None = None
+    multiplier_bits: int = field(default=0, kw_only=True)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the output's type: the channels of the weights, and the spatial sizes in the attribute `space`."""
@@ -289,7 +328,9 @@ class TransposedConv(HasKernels, Rowwise, Spatial):
             x, w = x.transpose(inverse(perm)), w.transpose(inverse(perm))
         real = ConvTranspose(self.window, self.space, self.groups)
         (acc,) = real.evaluate(sig, x - sig.input(0).q.zero_point, swap_channels(w, self.groups))
-        y = finish(acc.transpose(perm) + arrays[2], sig, self.clamp, largest_sums(sig.input(0), arrays[1], arrays[2]))
+        sizes = largest_sums(sig.input(0), arrays[1], arrays[2])
+        sums = acc.transpose(perm) + arrays[2]
+        y = finish(sums, sig, self.clamp, sizes, multiplier_bits=self.multiplier_bits)
         return (y if self.is_channels_last else y.transpose(inverse(perm)),)
 
     def macs(self, sig: Signature) -> int:

@@ -15,12 +15,13 @@ from mcugen.expressions.nodes import Constant, Convert, Expression, call
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import Simplifiable
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, QuantParams, TensorType
 from mcugen.kernels.portable.borders import emit_quantization
 from mcugen.kernels.portable.elementwise import Scalars
 from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize, quantize
 from mcugen.numerics.reciprocal import Reciprocal, WholeScale
+from mcugen.numerics.tflite_arithmetic import rescaled_codes
 from mcugen.ops.elementwise import Elementwise
 from mcugen.ops.movement import Pad, Reshape
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -331,6 +332,10 @@ class Requantize(Elementwise):
         if sig.input(0).quant is None:
             return (arrays[0],)
         return (quantize(dequantize(arrays[0], sig.input(0).q), sig.output.q, sig.output.dtype),)
+
+    def tflite_codes(self, d: Array, x: QuantParams, out: QuantParams) -> Array | None:
+        """Return the results of TensorFlow Lite's QUANTIZE; see `Elementwise.tflite_codes`."""
+        return rescaled_codes(d, x.scale[0] / out.scale[0], out)
 
 
 def _requantized(graph: Graph, node: Node, stored: Value) -> Value | None:

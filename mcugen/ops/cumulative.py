@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from mcugen.hir.crop import Box, Crop, replaced
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import FunctionFamily, Permutation, Signature
-from mcugen.hir.traits import Permutable
+from mcugen.hir.traits import Croppable, Permutable
 from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.kernels.portable.positions import CUMULATIVE, CumulativeOptions
@@ -26,7 +27,7 @@ _C = {"CumSum": ("+", "0"), "CumProd": ("*", "1")}
 _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64, DType.UINT32, DType.UINT64)
 
 
-class Cumulative(FunctionFamily, Permutable):
+class Cumulative(FunctionFamily, Croppable, Permutable):
     """y[k] = x[0] ∘ … ∘ x[k] along `axis`, where ∘ is the function, such as a sum. Integers wrap.
 
     Attributes:
@@ -54,6 +55,13 @@ class Cumulative(FunctionFamily, Permutable):
             x = np.concatenate([np.full_like(x[:1], function.identity), x[:-1]])
         y = function.accumulate(x, axis=0, dtype=x.dtype)
         return (np.moveaxis(y[::-1] if self.reverse else y, 0, self.axis),)
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself for the elements up to the last wanted one; None from the end to the start."""
+        if self.reverse:
+            return None
+        box = replaced(region, {self.axis: range(region[self.axis][-1] + 1)})
+        return Crop(self, box, (box,))
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Return the operator that computes the output transposed by `perm`, and the permutation of x.

@@ -14,9 +14,10 @@ from mcugen.expressions import mve
 from mcugen.expressions.intervals import bounds
 from mcugen.expressions.nodes import Argument, Convert, Entry, Expression, Table
 from mcugen.expressions.values import evaluate
+from mcugen.hir.crop import Box, Crop, broadcast_box, whole
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
-from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise
+from mcugen.hir.traits import Channelwise, Croppable, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, Bounds, DType, Layout, QuantParams, TensorType
 from mcugen.kernels.portable.activations import CurveSpec
 from mcugen.kernels.portable.elementwise import (
@@ -32,11 +33,12 @@ from mcugen.lir.builder import Builder
 from mcugen.lir.spec import HasKernels
 from mcugen.numerics.curves import CURVE_INPUTS, INT8_TABLE_ORDER, TANH_TABLE, Line, Segments, SharedTanh, interpolation
 from mcugen.numerics.fixedpoint import dequantize, is_quantized, quantize
+from mcugen.numerics.tflite_arithmetic import rounds_as_tflite
 from mcugen.ops.movement import reshaped
 from mcugen.ops.onnx_node import OnnxNode
 
 
-class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
+class Elementwise(Quantizable, Permutable, Channelwise, Croppable, Rowwise, Operator):
     """y[i] = f(x0[i], x1[i], …) with numpy broadcasting; inputs have equal rank or one element.
 
     Attributes:
@@ -135,12 +137,22 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
             return None
         return each_row(self, sig, is_row, at_once=(1,))
 
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself, which computes some elements from the same elements of its inputs."""
+        reads = [
+            None if v is None else whole(v.type.shape) if i in self.tables else broadcast_box(region, v.type.shape)
+            for i, v in enumerate(node.inputs)
+        ]
+        return Crop(self, region, tuple(reads))
+
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the integer operator that replaces this one on quantized tensors, with its inputs, or None.
 
         It exists for a function of one tensor and constant scalars: a table of 256 values for int8, an interpolated
         curve for int16.
         """
+        if rounds_as_tflite(sig.output):
+            return self._tflite_table(graph, sig, inputs)
         varying = [i for i, v in enumerate(inputs) if v is not None and not v.is_constant]
         scalars = all(v is None or v.type.count == 1 for i, v in enumerate(inputs) if i not in varying)
         if len(varying) != 1 or not scalars or self.tables:
@@ -156,6 +168,29 @@ class Elementwise(Quantizable, Permutable, Channelwise, Rowwise, Operator):
             return None
         table = quantize(self._of_codes(inputs, INT8_TABLE_ORDER, source.quant), out.q, out.dtype)
         return Lookup(self.name), (x, graph.constant(f"{self.name}.table", table))
+
+    def tflite_codes(self, d: Array, x: QuantParams, out: QuantParams) -> Array | None:
+        """Return the int8 results that TensorFlow Lite's kernel of the function computes for int8 inputs.
+
+        Args:
+            d: Stored integers of the only input, less their zero point.
+            x: Quantization of the input.
+            out: Quantization of the output.
+
+        Returns:
+            The stored integers of the output; None if its arithmetic is not known for this function.
+        """
+        return None
+
+    def _tflite_table(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """Return the lookup in a table of the results of TensorFlow Lite's kernel; None if they are not known."""
+        x, out = sig.inputs[0], sig.output
+        if len(inputs) != 1 or x is None or not is_quantized(x) or not x.dtype is out.dtype is DType.INT8:
+            return None
+        codes = self.tflite_codes(INT8_TABLE_ORDER.astype(np.int64) - x.q.zero_point, x.q, out.q)
+        if codes is None:
+            return None
+        return Lookup(self.name), (inputs[0], graph.constant(f"{self.name}.table", codes.astype(np.int8)))
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
         """Return the bounds of the result by interval arithmetic, for quantized outputs; None for real outputs."""

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mcugen.core.errors import ModelError
+from mcugen.hir.crop import Box, Crop, hull_of
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
-from mcugen.hir.traits import Permutable, Simplifiable
+from mcugen.hir.traits import Croppable, Permutable, Simplifiable
 from mcugen.hir.types import Array, Layout, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk, dense_strides, numbered
 from mcugen.kernels.portable.gather import (
@@ -158,7 +159,7 @@ def _lies_within(index: Value, depths: Shape) -> bool:
     return bool((rows >= 0).all() and (rows.astype(np.int64) < np.asarray(depths)).all())
 
 
-class Gather(Permutable, Simplifiable, IndexedMovement):
+class Gather(Permutable, Croppable, Simplifiable, IndexedMovement):
     """y[o, j, i] = x[o, index[j], i], with o for the axes before `axis` and i for those behind it.
 
     j stands for all axes of the indices, of which there may be none.
@@ -190,6 +191,17 @@ class Gather(Permutable, Simplifiable, IndexedMovement):
         gathered = graph.add(self, [table, node.input(1)], node.origin, before=node)
         types = [node.output.type]
         return graph.add(source.op, [gathered.output], source.origin, types=types, before=node).output
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the gather of some elements; with constant indices, it reads no element that none of them names."""
+        size, index = node.input(0).type.shape[self.axis], node.input(1)
+        end = self.axis + index.type.rank
+        box, read, constants = region[self.axis : end], range(size), dict[int, Array]()
+        if index.data is not None:
+            places = positions(index.data, size)[np.ix_(*box)] if box else positions(index.data, size)
+            read = hull_of(places.reshape(-1).tolist())
+            constants[1] = ((places - read.start) // read.step).astype(index.data.dtype)
+        return Crop(self, region, ((*region[: self.axis], read, *region[end:]), box), constants)
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Return the gather that computes the output transposed by `perm`, and the permutation of x; the indices stay.

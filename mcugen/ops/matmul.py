@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Self
 
@@ -13,11 +13,13 @@ import numpy as np
 
 from mcugen import kernels
 from mcugen.core.errors import ModelError
+from mcugen.hir.crop import Box, Crop, whole
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Channels, IntegerForm, Operator, Partition, RowForm, Signature, each_row, row_axis
 from mcugen.hir.traits import (
     Channelwise,
     Clampable,
+    Croppable,
     Expressible,
     Partitionable,
     Quantizable,
@@ -54,11 +56,14 @@ from mcugen.ops.weighted import by_output_channels, have_channels_alone, integer
 # ---------------------------------------------------------------------------------------------------- dense
 
 
-class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, Partitionable, Expressible, Operator):
+class Dense(
+    HasKernels, Quantizable, Weighted, Clampable, Channelwise, Croppable, Rowwise, Partitionable, Expressible, Operator
+):
     """y[…, n] = clamp(bias[n] + Σ_k w[n, k] · x[…, k]), with constant w [N, K] and an optional bias.
 
     Attributes:
         clamp: Limits of the real result; None for no clamp.
+        multiplier_bits: Largest number of significant bits of requantization multipliers; 0 for no limit.
     """
 
     mnemonic: ClassVar[str] = "dense"
@@ -67,6 +72,7 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
     bias_input: ClassVar[int | None] = 2
     takes_groups: ClassVar[bool] = True
     clamp: Range | None = None
+    multiplier_bits: int = field(default=0, kw_only=True)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the output's type: that of x with one element for each output of the layer on the last axis."""
@@ -102,7 +108,8 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
 
     def _finish(self, sig: Signature, sums: Array, w: Array, bias: Array) -> Array:
         """Requantize the sums."""
-        return finish(sums + bias, sig, self.clamp, largest_sums(sig.input(0), w, bias))
+        sizes = largest_sums(sig.input(0), w, bias)
+        return finish(sums + bias, sig, self.clamp, sizes, multiplier_bits=self.multiplier_bits)
 
     def bounds(self, sig: Signature, *inputs: Bounds | None) -> Sequence[Bounds | None]:
         """Return bounds of the quantized output elements, from bounds of the accumulators; None for real outputs."""
@@ -112,6 +119,15 @@ class Dense(HasKernels, Quantizable, Weighted, Clampable, Channelwise, Rowwise, 
         """Declare, for channel pruning, that each output channel is a sum over all input channels."""
         out = np.arange(sig.output.shape[-1])
         return Channels((None, out, out), lambda _: self, sums=True)
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the layer for some rows, and in float for some outputs with constant weights."""
+        *rows, channels = region
+        if node.input(0).type.quant is not None or not all(v is None or v.is_constant for v in node.inputs[1:]):
+            channels = range(node.output.type.shape[-1])
+        read = (*rows, range(node.input(0).type.shape[-1]))
+        constants = tuple(None if t is None else (channels, *whole(t.shape[1:])) for t in node.sig.inputs[1:])
+        return Crop(self, (*rows, channels), (read, *constants))
 
     def unfolded(self, sig: Signature, x: Array) -> Array | None:
         """Return the im2col matrix of shape [1, rows of x, inputs of the layer]: the rows of x as one group."""
@@ -239,7 +255,7 @@ class CodedDense(Operator):
 # --------------------------------------------------------------------------------------------------- matmul
 
 
-class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
+class MatMul(HasKernels, Quantizable, Croppable, Rowwise, Expressible, Operator):
     """y[b, m, n] = factor · Σ_k a[b, m, k] · b[b, k, n], where both operands are computed and have equal batch axes.
 
     Attributes:
@@ -283,6 +299,12 @@ class MatMul(HasKernels, Quantizable, Rowwise, Expressible, Operator):
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return the ONNX node that computes the real product: MatMul; None if the product is scaled by a factor."""
         return ("MatMul", {}, ()) if self.factor == 1 else None
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the product of some rows of the first operand by some columns of the second one."""
+        *batch, rows, columns = region
+        inner = range(node.input(0).type.shape[-1])
+        return Crop(self, region, ((*batch, rows, inner), (*batch, inner, columns)))
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Return how to compute the product row by row (for line-buffer fusion); None if the output has no rows.

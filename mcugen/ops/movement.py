@@ -13,6 +13,7 @@ from onnx import helper
 
 from mcugen.core.errors import ModelError
 from mcugen.core.limits import check_size
+from mcugen.hir.crop import Box, Crop, broadcast_box, overlap_of, replaced, shape_of, shifted, whole
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import (
     Channels,
@@ -28,7 +29,16 @@ from mcugen.hir.operator import (
     each_row,
     row_axis,
 )
-from mcugen.hir.traits import Channelwise, Expressible, Partitionable, Permutable, Quantizable, Rowwise, Simplifiable
+from mcugen.hir.traits import (
+    Channelwise,
+    Croppable,
+    Expressible,
+    Partitionable,
+    Permutable,
+    Quantizable,
+    Rowwise,
+    Simplifiable,
+)
 from mcugen.hir.types import Array, DType, Layout, QuantParams, Shape, TensorType, required
 from mcugen.kernels.common.movement_specs import ConcatSpec, PadSpec
 from mcugen.kernels.common.strided_loops import dense_strides
@@ -77,7 +87,7 @@ class Movement(Quantizable, Operator):
 # -------------------------------------------------------------------------------------------------- reshape
 
 
-class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
+class Reshape(Permutable, Channelwise, Croppable, Rowwise, Simplifiable, Expressible, Movement):
     """A reshape: the same elements in row-major order under another shape. It costs no instruction.
 
     Attributes:
@@ -161,6 +171,17 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
             return None
         return Channels((np.arange(self.shape[-1]) % x[-1],), lambda count: Reshape((*self.shape[:-1], count)))
 
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the reshape of some elements: any along kept axes, whole rows along axes that are split or merged."""
+        x, y = node.input(0).type.shape, self.shape
+        reads, writes = list(whole(x)), list(whole(y))
+        for sources, targets in _runs(x, y):
+            for box, axes, part in zip(
+                (reads, writes), (sources, targets), _cropped_run(x, y, sources, targets, region), strict=True
+            ):
+                box[axes.start : axes.stop] = part
+        return Crop(Reshape(shape_of(tuple(writes))), tuple(writes), (tuple(reads),))
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return the ONNX node that computes the same: Reshape with the target shape as a constant."""
         return "Reshape", {}, [np.asarray(self.shape, np.int64)]
@@ -168,6 +189,33 @@ class Reshape(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movem
     def lower(self, node: Node, builder: Builder) -> None:
         """Emit no instruction: the output uses the input's buffer."""
         builder.alias(node.output, node.input(0))
+
+
+def _cropped_run(x: Shape, y: Shape, sources: range, targets: range, region: Box) -> tuple[Box, Box]:
+    """Return which elements of one run of axes a reshape reads and computes, if some elements are wanted.
+
+    Args:
+        x: Shape of the input.
+        y: Shape of the output.
+        sources: Axes of the input in the run.
+        targets: Axes of the output in the run; they have as many elements.
+        region: The wanted elements of the output.
+    """
+    inner, outer = ([axis for axis in axes if shape[axis] > 1] for axes, shape in ((sources, x), (targets, y)))
+    reads, writes = ([range(shape[axis]) for axis in axes] for axes, shape in ((sources, x), (targets, y)))
+    if not inner or not outer:
+        return tuple(reads), tuple(writes)
+    source, target = inner[0] - sources.start, outer[0] - targets.start
+    rows = region[outer[0]]
+    if len(inner) > 1 or len(outer) > 1:
+        sizes = math.prod(x[inner[0] + 1 : sources.stop]), math.prod(y[outer[0] + 1 : targets.stop])
+        both = math.lcm(*sizes)
+        start, stop = rows[0] * sizes[1] // both * both, -(-(rows[-1] + 1) * sizes[1] // both) * both
+        stop = min(stop, math.prod(y[outer[0] : targets.stop]))
+        reads[source], writes[target] = (range(start // size, stop // size) for size in sizes)
+    else:
+        reads[source] = writes[target] = rows
+    return tuple(reads), tuple(writes)
 
 
 def reshaped(node: OnnxNode, value: Value, shape: Shape, suffix: str = "") -> Value:
@@ -226,7 +274,7 @@ def _in_runs(order: Permutation, runs: Sequence[tuple[range, range]]) -> Permuta
     return tuple(translated)
 
 
-class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, Movement):
+class Transpose(HasKernels, Croppable, Rowwise, Partitionable, Simplifiable, Expressible, Movement):
     """y[i_perm[0], i_perm[1], …] = x[i_0, i_1, …] (ONNX Transpose).
 
     Attributes:
@@ -300,6 +348,10 @@ class Transpose(HasKernels, Rowwise, Partitionable, Simplifiable, Expressible, M
 
         return (Partition(columns // together, shard),)
 
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself, which transposes some elements."""
+        return Crop(self, region, (tuple(region[axis] for axis in inverse(self.perm)),))
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return the ONNX node that computes the same: Transpose with attribute perm."""
         return "Transpose", {"perm": list(self.perm)}, ()
@@ -336,7 +388,7 @@ def to_channels_last(rank: int) -> Permutation:
     return (0, *range(2, rank), 1)
 
 
-class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
+class Slice(Permutable, Channelwise, Croppable, Rowwise, Simplifiable, Expressible, Movement):
     """y[i] = x[start + i · step] on each axis; steps may be negative.
 
     Attributes:
@@ -402,6 +454,17 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         rows = [(row[0], value, *row[2:]) for row, value in ((self.starts, 0), (self.sizes, 1), (self.steps, 1))]
         return RowForm(Slice(*rows), (window,))
 
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the slice of exactly the elements that it takes: it only reverses axes with negative steps."""
+        sources = [
+            range(start + rows[0] * step, start + rows[-1] * step + (1 if step > 0 else -1), rows.step * step)
+            for start, step, rows in zip(self.starts, self.steps, region, strict=True)
+        ]
+        starts = tuple(0 if rows.step > 0 else len(rows) - 1 for rows in sources)
+        steps = tuple(1 if rows.step > 0 else -1 for rows in sources)
+        read = tuple(rows if rows.step > 0 else rows[::-1] for rows in sources)
+        return Crop(Slice(starts, shape_of(read), steps), region, (read,))
+
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return the ONNX node that computes the same: Slice with constant starts, ends, axes and steps.
 
@@ -426,7 +489,7 @@ class Slice(Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movemen
         emit_copy(node, builder, 0, self.sizes, self._side(node.input(0).type))
 
 
-class Expand(Permutable, Simplifiable, Movement):
+class Expand(Permutable, Croppable, Simplifiable, Movement):
     """Broadcast x to a shape of the same rank.
 
     Attributes:
@@ -458,6 +521,10 @@ class Expand(Permutable, Simplifiable, Movement):
         The result always exists: the target shape is permuted, too.
         """
         return Expand(tuple(self.shape[a] for a in perm)), (perm,)
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the expansion to some elements."""
+        return Crop(Expand(shape_of(region)), region, (broadcast_box(region, node.input(0).type.shape),))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a copy with stride 0 on broadcast axes."""
@@ -494,7 +561,7 @@ def _unshaped(value: Value) -> Value:
     return value
 
 
-class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Expressible, Movement):
+class Concat(HasKernels, Permutable, Channelwise, Croppable, Rowwise, Simplifiable, Expressible, Movement):
     """Concatenation of tensors along one axis.
 
     Attributes:
@@ -538,6 +605,16 @@ class Concat(HasKernels, Permutable, Channelwise, Rowwise, Simplifiable, Express
         return (
             graph.add(reversed_axis(shape, self.axis), [value], node.origin, before=node).output if is_turned else value
         )
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the concatenation of some elements, without the inputs that hold none of them."""
+        reads, start = [], 0
+        for value in node.inputs:
+            size = 0 if value is None else value.type.shape[self.axis]
+            part = shifted(overlap_of(region[self.axis], start, start + size), -start)
+            reads.append(replaced(region, {self.axis: part}) if part else None)
+            start += size
+        return Crop(self, region, tuple(reads))
 
     def onnx_form(self, sig: Signature) -> tuple[str, Mapping[str, object], Sequence[Array]] | None:
         """Return the ONNX node that computes the same: Concat with attribute axis, and no further constants."""
@@ -625,7 +702,7 @@ class PaddingBase(Permutable, Simplifiable, Movement):
         return replace(self, before=before, after=after), (perm,)
 
 
-class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
+class Pad(HasKernels, Channelwise, Croppable, Rowwise, PaddingBase):
     """Surround a tensor with a constant.
 
     Attributes:
@@ -665,6 +742,20 @@ class Pad(HasKernels, Channelwise, Rowwise, PaddingBase):
         """
         is_around = any(self.before[-1:] + self.after[-1:]) or not sig.output.rank
         return None if is_around else Channels((np.arange(sig.output.shape[-1]),), lambda _: self)
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the padding of some elements; axes of which only padding is wanted stay whole."""
+        writes, reads, before, after = list(region), [], list(self.before), list(self.after)
+        for axis, size in enumerate(node.input(0).type.shape):
+            places = shifted(region[axis], -self.before[axis])
+            read = overlap_of(places, 0, size)
+            if read:
+                before[axis] = places.index(read[0])
+                after[axis] = len(places) - before[axis] - len(read)
+            else:
+                read, writes[axis] = range(size), range(node.output.type.shape[axis])
+            reads.append(read)
+        return Crop(Pad(tuple(before), tuple(after), self.value), tuple(writes), (tuple(reads),))
 
     def spec(self, node: Node) -> PadSpec:
         """Return the input's type, the padding of each axis and its value, from which library kernels are chosen."""

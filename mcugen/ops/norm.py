@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from mcugen.core.errors import ModelError
+from mcugen.hir.crop import Box, Crop, broadcast_box, replaced
 from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
-from mcugen.hir.traits import Permutable, Quantizable, Rowwise
+from mcugen.hir.traits import Croppable, Permutable, Quantizable, Rowwise
 from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import dense_strides
 from mcugen.kernels.portable.normalize import NormalizedRows, call_normalize, call_normalize_codes
 from mcugen.lir.builder import Builder
 from mcugen.numerics.fixedpoint import dequantize
-from mcugen.numerics.normalize import FixedNormalize
+from mcugen.numerics.normalize import FixedNormalize, ShortNormalize
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.elementwise import emit_elementwise
 from mcugen.ops.movement import Reshape, normalize_axis, reshaped
@@ -34,7 +36,7 @@ def _as_real(graph: Graph, value: Value | None) -> Value | None:
     return graph.constant(f"{value.name}.real", dequantize(value.data, value.type.quant), of=[value])
 
 
-class Normalize(Quantizable, Permutable, Rowwise, Operator):
+class Normalize(Quantizable, Permutable, Croppable, Rowwise, Operator):
     """y = (x − mean) / √(variance + epsilon) · scale + bias, with mean and variance over `axes`.
 
     Scale and bias are optional inputs that broadcast to x.
@@ -44,6 +46,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         epsilon: Number that is added to the variance.
         groups: An axis and the number of its equal parts that have their own statistics; None for no parts.
         centered: Whether the mean is subtracted; if False, y = x / √(mean of x² + epsilon) · scale + bias.
+        is_short: Whether int8 tensors are computed as NPUs can, by tables and products (`ShortNormalize`).
     """
 
     mnemonic: ClassVar[str] = "normalize"
@@ -52,6 +55,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
     epsilon: float = 0.0
     groups: tuple[int, int] | None = None
     centered: bool = True
+    is_short: bool = field(default=False, kw_only=True)
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Return how to normalize row by row (for line-buffer fusion); None if impossible.
@@ -63,6 +67,19 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         if axis is None or self.groups or min(self.axes) <= axis or any(t.shape[axis] > 1 for t in affine):
             return None
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself for some elements of the axes without statistics.
+
+        In fixed point, one shift suits all scales and biases, so that axes along which these vary stay whole.
+        """
+        fixed_axes = {*self.axes, *(self.groups or ())[:1]}
+        if node.output.type.quant is not None:
+            affine = [t for t in node.sig.inputs[1:] if t is not None]
+            fixed_axes |= {axis for t in affine for axis, size in enumerate(t.shape) if size > 1}
+        writes = replaced(region, [(axis, range(node.output.type.shape[axis])) for axis in fixed_axes])
+        reads = tuple(None if v is None else broadcast_box(writes, v.type.shape) for v in node.inputs)
+        return Crop(self, writes, reads)
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the output's type: that of x; scale and bias must broadcast to it."""
@@ -92,6 +109,11 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Compute (x − mean) / √(variance + epsilon) · scale + bias in float64, or in fixed point for quantized x."""
         shape, axes = self.view(sig.input(0).shape)
+        if self.is_short:
+            short, x = self.short(sig, arrays[1:]), arrays[0]
+            assert short is not None
+            x = x.reshape(-1, short.count).astype(np.int64) - (0 if self.centered else sig.input(0).q.zero_point)
+            return (short(x).reshape(sig.output.shape),)
         if sig.output.quant is not None:
             fixed = self._fixed(sig, arrays[1:])
             assert fixed is not None
@@ -109,7 +131,7 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         """Return the normalization that computes the output transposed by `perm`, and the permutation of each input."""
         axes = tuple(sorted(perm.index(axis) for axis in self.axes))
         groups = self.groups and (perm.index(self.groups[0]), self.groups[1])
-        return Normalize(axes, self.epsilon, groups, self.centered), (perm,) * len(sig.inputs)
+        return replace(self, axes=axes, groups=groups), (perm,) * len(sig.inputs)
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return this operator with its inputs for int8 or int16 tensors, which it also normalizes; None if impossible.
@@ -134,6 +156,23 @@ class Normalize(Quantizable, Permutable, Rowwise, Operator):
         shape, axes = self.view(sig.input(0).shape)
         rows = math.prod(shape[a] for a in axes)
         return FixedNormalize.of(sig, rows, self.epsilon, self.centered, *self._affine(sig, arrays))
+
+    def short(self, sig: Signature, arrays: Sequence[Array]) -> ShortNormalize | None:
+        """Return the normalization by tables and products; None if there is none, as for rows that are not contiguous.
+
+        Args:
+            sig: The types of the operands and of the output.
+            arrays: Scale and bias, if present.
+        """
+        shape, first = sig.input(0).shape, min(self.axes)
+        is_row = self.groups is None and sorted(self.axes) == list(range(first, len(shape)))
+        if not is_row or any(math.prod(a.shape[:first]) > 1 for a in arrays):
+            return None
+        count = math.prod(shape[first:])
+        scale, bias = self._affine(sig, arrays)
+        if any(a is not None and a.size not in (1, count) for a in (scale, bias)):
+            return None
+        return ShortNormalize.of(sig, count, self.epsilon, self.centered, scale, bias)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to loops over rows of equal statistics; the result may overwrite the input."""

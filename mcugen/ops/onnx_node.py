@@ -410,6 +410,21 @@ class Support:
     takes_strings: bool = False
 
 
+@dataclass(frozen=True)
+class TfliteSupport:
+    """The conversion of an operator of .tflite files to ONNX operators, and what the documents say of it.
+
+    Attributes:
+        build: Adds the ONNX nodes of an operator (a `mcugen.frontend.tflite.node.TfliteNode`).
+        becomes: The ONNX operators that it makes, beside conversions of layout and scale.
+        limits: What is not supported.
+    """
+
+    build: Callable[[Any], None]
+    becomes: str
+    limits: str
+
+
 Key = tuple[str, str]
 """Key of an ONNX operator: its domain ("" for ONNX's own) and its name."""
 
@@ -422,17 +437,21 @@ class Registry:
         importers: By domain and operator, the function that adds HIR nodes and returns the outputs (None if absent).
         support: By domain and operator, what is supported of it.
         left_out: By domain and operator, why mcugen does not compile an operator that other tools compile.
+        tflite: By name, how an operator of .tflite files becomes ONNX operators.
         templates: Folders with the C templates of plug-ins.
     """
 
     importers: dict[Key, Importer] = field(default_factory=dict)
     support: dict[Key, Support] = field(default_factory=dict)
     left_out: dict[Key, str] = field(default_factory=dict)
+    tflite: dict[str, TfliteSupport] = field(default_factory=dict)
     templates: tuple[Path, ...] = ()
 
     def copy(self) -> Registry:
         """Return an independent copy of the registry, to which a plug-in can add operators."""
-        return Registry(dict(self.importers), dict(self.support), dict(self.left_out), self.templates)
+        return Registry(
+            dict(self.importers), dict(self.support), dict(self.left_out), dict(self.tflite), self.templates
+        )
 
 
 BUILT_IN = Registry()
@@ -449,6 +468,11 @@ def registering(registry: Registry) -> Iterator[None]:
         yield
     finally:
         _OPEN.reset(token)
+
+
+def open_registry() -> Registry:
+    """Return the registry in which operators are registered now: BUILT_IN, or that of the plug-in that is loaded."""
+    return _OPEN.get()
 
 
 def leave_out(reason: str, *op_types: str, domain: str = "") -> None:

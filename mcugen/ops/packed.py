@@ -12,9 +12,10 @@ import numpy as np
 
 from mcugen import kernels
 from mcugen.core.errors import ModelError
+from mcugen.hir.crop import Box, Crop, whole
 from mcugen.hir.graph import Graph, Node, Value, constant_data
 from mcugen.hir.operator import IntegerForm, Operator, RowForm, Signature, each_row
-from mcugen.hir.traits import Clampable, Quantizable, Rowwise, Widenable
+from mcugen.hir.traits import Clampable, Croppable, Quantizable, Rowwise, Widenable
 from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.common.conv_shape import ConvShape
 from mcugen.kernels.common.loop_options import FloatLoops
@@ -90,7 +91,7 @@ def repeat_scales(scales: Array, axis: int, block: int, size: int) -> Array:
     return scales.take(np.arange(size) // block, axis)
 
 
-class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
+class PackedDense(Quantizable, Clampable, Croppable, Rowwise, Widenable, Operator):
     """y[…, n] = clamp(bias[n] + Σ_g scale[n, g] · Σ_{k in group g} w[n, k] · x[…, k]), with an optional bias.
 
     The weights w [N, K] are constant integers of a few bits, with zero points subtracted; the scales [N, G] and the
@@ -146,6 +147,12 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         factors = scales.astype(np.float64) * sig.input(0).q.scale[0] / unit
         return GroupRequantizer.of(factors, bias.astype(np.float64) / unit, sig.output.q.zero_point, sums)
 
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself for some rows."""
+        x, *constants = (None if v is None else whole(v.type.shape) for v in node.inputs)
+        assert x is not None
+        return Crop(self, (*region[:-1], range(node.output.type.shape[-1])), ((*region[:-1], x[-1]), *constants))
+
     def macs(self, sig: Signature) -> int:
         """Return the multiply-accumulates: rows of x · outputs · inputs of the layer."""
         return sig.output.count * sig.input(1).shape[1]
@@ -178,9 +185,9 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         """Return how to compute each output row from a row of x (for line-buffer fusion); None if there are no rows."""
         return each_row(self, sig, [i == 0 for i in range(len(sig.inputs))])
 
-    def widened_bytes(self, sig: Signature) -> int:
+    def widened_bytes(self, node: Node) -> int:
         """Return the bytes of all weights as float32 if x is real; 0 if x is quantized."""
-        return 4 * sig.input(1).count if sig.input(0).quant is None else 0
+        return 4 * node.sig.input(1).count if node.sig.input(0).quant is None else 0
 
     def widens_by_parts(self, sig: Signature, features: frozenset[str]) -> bool:
         """Return whether the layer has enough rows to unpack its weights to float32 tile by tile at little cost.
@@ -200,7 +207,7 @@ class PackedDense(Quantizable, Clampable, Rowwise, Widenable, Operator):
         """
         if builder.optimize == "balanced" and self.widens_by_parts(node.sig, builder.features):
             self._lower_tiles(node, builder)
-        elif builder.widens and self.widened_bytes(node.sig):
+        elif builder.widens and self.widened_bytes(node):
             self._lower_widened(node, builder)
         else:
             self._lower_as_read(node, builder)

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from mcugen.hir.crop import Box, Crop, replaced, whole
 from mcugen.hir.graph import Node, Value
 from mcugen.hir.operator import Operator, Permutation, Signature
-from mcugen.hir.traits import Permutable
+from mcugen.hir.traits import Croppable, Permutable
 from mcugen.hir.types import Array, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import dense_strides, numbered
 from mcugen.kernels.portable.movement import CopySide, emit_copy
@@ -72,7 +73,7 @@ class PadWith(Permutable, Operator):
         emit_copy(node, builder, 0, x.shape, CopySide.dense(x.shape), CopySide(target, offset), Access.INOUT)
 
 
-class Extend(PaddingBase):
+class Extend(Croppable, PaddingBase):
     """Surround a tensor with its own elements.
 
     Attributes:
@@ -86,6 +87,13 @@ class Extend(PaddingBase):
         """Compute the output by numpy.pad."""
         widths = list(zip(self.before, self.after, strict=True))
         return (np.pad(arrays[0], widths, mode=self.mode),)  # type: ignore[call-overload]
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself for some elements of the axes that it does not pad; padded axes stay whole."""
+        padded = [axis for axis, widths in enumerate(zip(self.before, self.after, strict=True)) if any(widths)]
+        x, y = (whole(value.type.shape) for value in (node.input(0), node.output))
+        writes, read = (replaced(region, [(axis, box[axis]) for axis in padded]) for box in (y, x))
+        return Crop(self, writes, (read,))
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to one loop for each padded axis, with a table of source positions; other axes are merged."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -52,6 +52,14 @@ from mcugen.numerics.fixedpoint import (
     is_quantized,
     max_code_magnitude,
     quantize,
+)
+from mcugen.numerics.tflite_arithmetic import (
+    SUM_FRACTION_BITS,
+    DoubleRequantizer,
+    rescaled_codes,
+    rounds_as_tflite,
+    sigmoid_codes,
+    tanh_codes,
 )
 from mcugen.ops.conversion import Cast
 from mcugen.ops.elementwise import Elementwise, emit_elementwise, real_data
@@ -124,6 +132,14 @@ class Clamp(Elementwise):
             ends = [Convert(dtype, end) for end in ends]
         low, high = ends
         return Convert(dtype, select(x < low, low, select(x > high, high, x)))
+
+    def tflite_codes(self, d: Array, x: QuantParams, out: QuantParams) -> Array | None:
+        """Return the results of TensorFlow Lite's RELU and RELU6; see `Elementwise.tflite_codes`."""
+        scale = np.float32(x.scale[0]) / np.float32(out.scale[0])
+        clamped: Array = np.clip(
+            rescaled_codes(d, float(scale), out), *clamp_range((self.low, self.high), out, DType.INT8)
+        )
+        return clamped
 
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Return the clamp of a Helium vector of floats as an expression; None for quantized tensors."""
@@ -319,6 +335,19 @@ class Unary(FunctionFamily, Saturating, Elementwise):
         (x,) = args
         return UNARY_FUNCTIONS[self.function].build(x, *self._parameters(x, scalar))
 
+    def tflite_codes(self, d: Array, x: QuantParams, out: QuantParams) -> Array | None:
+        """Return the results of TensorFlow Lite's LOGISTIC, TANH and LEAKY_RELU; see `Elementwise.tflite_codes`."""
+        match self.function:
+            case "Sigmoid":
+                return sigmoid_codes(d, x, out)
+            case "Tanh":
+                return tanh_codes(d, x, out)
+            case "LeakyRelu":
+                scale = np.float32(x.scale[0]) / np.float32(out.scale[0])
+                slope = np.float32(x.scale[0]) * np.float32(self.constants[0]) / np.float32(out.scale[0])
+                return rescaled_codes(d, np.where(d < 0, np.float64(slope), np.float64(scale)), out)
+        return None
+
     def vector(self, sig: Signature, args: Sequence[Expression], scalar: Scalars) -> Expression | None:
         """Return the function of a Helium vector of float32 as an expression; None if there is none."""
         build = UNARY_FUNCTIONS[self.function].vector if sig.output.dtype is DType.FLOAT32 else None
@@ -454,7 +483,9 @@ class FixedSum:
     wide: bool
 
     @staticmethod
-    def of(x: TensorType, y: TensorType, out: TensorType, signs: tuple[int, int]) -> FixedSum | None:
+    def of(
+        x: TensorType, y: TensorType, out: TensorType, signs: tuple[int, int], ratio_bits: int = 0
+    ) -> FixedSum | None:
         """Return the fixed-point sum for these types; None if the factors would have too few bits.
 
         Args:
@@ -462,6 +493,8 @@ class FixedSum:
             y: Type of the second operand.
             out: Type of the result.
             signs: Factor 1 or −1 of each operand.
+            ratio_bits: Number of fraction bits to which the ratio of the smaller to the larger factor is rounded, so
+                that both are multiples of a short integer; 0 to round each factor for itself.
         """
         ratios = [sign * t.q.scale[0] / out.q.scale[0] for sign, t in zip(signs, (x, y), strict=True)]
         wide = any(t.dtype is DType.INT16 for t in (x, y, out))
@@ -470,7 +503,9 @@ class FixedSum:
         shift = min(max_shift, math.floor(math.log2(room / bound)))
         if shift < min_shift:
             return None
-        m0, m1 = (round(r * 2**shift) for r in ratios)
+        largest = max(map(abs, ratios))
+        unit = max(round(largest * 2 ** (shift - ratio_bits)), 1) if ratio_bits else 1
+        m0, m1 = (unit * round(r / largest * 2**ratio_bits) if ratio_bits else round(r * 2**shift) for r in ratios)
         offset = (out.q.zero_point << shift) + (1 << (shift - 1)) - x.q.zero_point * m0 - y.q.zero_point * m1
         (m0, m1, offset), shift = _reduced((m0, m1, offset), shift)
         wide = wide and codes // 2 * (abs(m0) + abs(m1)) + abs(offset) >= 2**31
@@ -547,10 +582,13 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
 
     Attributes:
         clamp: Limits of the real result; None for no clamp.
+        ratio_bits: Number of fraction bits to which the ratio of the factors of a fixed-point sum is rounded; 0 to
+            round each factor for itself. Accelerators that scale one operand by a power of two set it.
     """
 
     functions: ClassVar[Collection[str]] = BINARY_FUNCTIONS
     clamp: Range | None = None
+    ratio_bits: int = field(default=0, kw_only=True)
 
     def result_dtype(self, *dtypes: DType) -> DType:
         """Return the result's element type: bool for comparisons, else the type of the operands."""
@@ -558,7 +596,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
 
     def fixed_sum(self, sig: Signature) -> FixedSum | None:
         """Return the fixed-point constants of a sum or difference of quantized tensors; None if impossible."""
-        return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function])
+        return FixedSum.of(sig.input(0), sig.input(1), sig.output, _SUM_SIGNS[self.function], self.ratio_bits)
 
     def spec(self, node: Node) -> BinarySpec:
         """Return the function, the types and the constants of integer arithmetic, from which kernels are chosen."""
@@ -590,7 +628,12 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
     def _emit_int16(self, node: Node, builder: Builder) -> bool:
         """Emit the fast kernel for a sum of int16 tensors with equal scales, if it applies."""
         sig, out = node.sig, node.output.type
-        if self.function != "Add" or out.dtype is not DType.INT16 or not all(map(is_quantized, (*sig.inputs, out))):
+        if (
+            self.function != "Add"
+            or rounds_as_tflite(out)
+            or out.dtype is not DType.INT16
+            or not all(map(is_quantized, (*sig.inputs, out)))
+        ):
             return False
         fixed, limits = self.fixed_sum(sig), clamp_range(self.clamp, out.q, out.dtype)
         return fixed is not None and limits == out.dtype.limits and emit_saturating_sum(node, builder, fixed)
@@ -601,7 +644,7 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         Some CPUs have fast kernels for it, which a Stack (one loop for several operators) would not use.
         """
         is_int8 = all(is_quantized(t) for t in (*sig.inputs, sig.output)) and RowsOfInt8.of(sig) is not None
-        return is_int8 and self.function in (*_SUM_SIGNS, "Mul")
+        return is_int8 and not rounds_as_tflite(sig.output) and self.function in (*_SUM_SIGNS, "Mul")
 
     def product(self, sig: Signature) -> Requantizer:
         """Return the requantizer that maps products of two quantized elements, less their zero points, to results."""
@@ -636,6 +679,8 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         return call(fn.CLAMP, value, scalar(low), scalar(high))
 
     def _fixed_vector(self, sig: Signature, x: Expression, y: Expression, scalar: Scalars) -> Expression | None:
+        if rounds_as_tflite(sig.output):
+            return None
         if self.function in _SUM_SIGNS:
             fixed = self.fixed_sum(sig)
             return fixed.vector(x, y, scalar) if fixed else None
@@ -655,6 +700,8 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         if self.function in _SELECTIONS:
             x, y = (_rescaled(v, sig.input(i), sig.output, scalar) for i, v in enumerate((x, y)))
             return _SELECTIONS[self.function](x, y)
+        if rounds_as_tflite(sig.output):
+            return self._tflite_arithmetic(sig, x, y, scalar)
         if self.function in _SUM_SIGNS:
             fixed = self.fixed_sum(sig)
             assert fixed is not None
@@ -672,6 +719,19 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         if self.function == "Mul":
             return value
         return select(x_real < 0, value, _rescaled(x, sig.input(0), sig.output, scalar))
+
+    def _tflite_arithmetic(self, sig: Signature, x: Expression, y: Expression, scalar: Scalars) -> Expression:
+        """Return a sum, difference or product, each step of which rounds as in TensorFlow Lite's kernels."""
+        a, b, out = sig.input(0).q, sig.input(1).q, sig.output.q
+        x, y = (v + scalar(-of.zero_point) if of.zero_point else v for v, of in ((x, a), (y, b)))
+        if self.function == "Mul":
+            return _rounded_twice(x * y, a.scale[0] * b.scale[0] / out.scale[0], scalar) + scalar(out.zero_point)
+        unit = 2 * max(a.scale[0], b.scale[0])
+        x, y = (
+            _rounded_twice(v * scalar(1 << SUM_FRACTION_BITS), of.scale[0] / unit, scalar) for v, of in ((x, a), (y, b))
+        )
+        total = x + y if self.function == "Add" else x - y
+        return _rounded_twice(total, unit / (2**SUM_FRACTION_BITS * out.scale[0]), scalar) + scalar(out.zero_point)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Return x for x + 0, x − 0, x · 1 and x / 1 (the sign of −0 may change); else None."""
@@ -692,6 +752,9 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         If one operand is constant, it may be a lookup table or a linear function. For two tensors, sums, differences,
         products, selections such as a maximum, and PRelu have an integer operator; other functions have none.
         """
+        if rounds_as_tflite(sig.output):
+            is_int8 = all(is_quantized(t) and t.dtype is DType.INT8 for t in (*sig.inputs, sig.output) if t)
+            return (self, inputs) if is_int8 and self.function in (*_SUM_SIGNS, "Mul") else None
         table = super().integer(graph, sig, inputs) or self._by_channel(graph, sig, inputs)
         if table is not None:
             return table
@@ -754,6 +817,12 @@ class Binary(FunctionFamily, HasKernels, Clampable, Simplifiable, Expressible, E
         """Return the ONNX node that computes the same, for arithmetic in floats; None for other functions."""
         arithmetic = self.function in ("Add", "Sub", "Mul", "Div") and sig.output.dtype is DType.FLOAT32
         return (self.function, {}, ()) if arithmetic else None
+
+
+def _rounded_twice(x: Expression, scale: float, scalar: Scalars) -> Expression:
+    """Return x · scale, rounded twice as TensorFlow Lite does."""
+    requantize = DoubleRequantizer.of(scale, 0)
+    return call(fn.REQUANTIZE_TWICE, x, scalar(int(requantize.multiplier[0])), scalar(int(requantize.shift[0])))
 
 
 def _selected(op: Elementwise, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:

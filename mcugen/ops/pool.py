@@ -11,6 +11,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from mcugen.core.errors import ModelError
+from mcugen.hir.crop import Box, Crop
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import (
     Channels,
@@ -23,7 +24,17 @@ from mcugen.hir.operator import (
     Shard,
     Signature,
 )
-from mcugen.hir.traits import Channelwise, Columnwise, Paddable, Partitionable, Quantizable, Rowwise, Windowed, clamp_of
+from mcugen.hir.traits import (
+    Channelwise,
+    Columnwise,
+    Croppable,
+    Paddable,
+    Partitionable,
+    Quantizable,
+    Rowwise,
+    Windowed,
+    clamp_of,
+)
 from mcugen.hir.types import Array, DType, Layout, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import WindowWalk, dense_strides, numbered
 from mcugen.kernels.portable.pool import (
@@ -46,6 +57,7 @@ from mcugen.lir.program import real_param
 from mcugen.lir.spec import HasKernels
 from mcugen.lir.traversal import Traversal, nested_positions, overlap
 from mcugen.numerics.fixedpoint import Requantizer, has_same_quantization, is_quantized, max_code_magnitude
+from mcugen.numerics.tflite_arithmetic import AwayMean, rounds_as_tflite
 from mcugen.numerics.window import Window
 from mcugen.ops.movement import Pad, Permuted, Reshape, Slice, inverse, to_channels_last
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
@@ -57,7 +69,7 @@ _MAX_TYPES = (DType.FLOAT32, DType.INT8, DType.UINT8)  # of ONNX; int16 comes by
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
 
 
-class Pool(HasKernels, Channelwise, Windowed, Spatial):
+class Pool(HasKernels, Channelwise, Croppable, Windowed, Spatial):
     """Base of functions of the elements under a sliding window, channel by channel.
 
     Padding elements are not part of a window, and every window contains at least one element of the input.
@@ -110,6 +122,14 @@ class Pool(HasKernels, Channelwise, Windowed, Spatial):
         Return None for channels-first tensors.
         """
         return Channels((np.arange(sig.input(0).shape[-1]),), lambda _: self) if self.is_channels_last else None
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return how to compute only the pools under some windows; whose strides count input positions.
+
+        The read positions are contiguous, since kernels of pools are fastest without dilation.
+        """
+        window, writes, reads = self._cropped(node.sig, self.kernel, region, dilates=False)
+        return Crop(replace(self, window=window), writes, (reads,))
 
     def _wider(self, x: Value, before: Shape, after: Shape) -> Self | None:
         """Return the pool with more padding, if every window still contains an input element."""
@@ -256,6 +276,8 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         if not self.most and math.prod(int(c.min()) for c in counts) == len(divisors):
             divisors = divisors[-1:]
         x, y = sig.input(0), sig.output
+        if rounds_as_tflite(y):
+            return AwayMean.by(divisors, y.q.zero_point)
         ratio = x.q.scale[0] / y.q.scale[0]
         sums = divisors * max_code_magnitude(x.dtype) if x.dtype is DType.INT16 else None
         return Requantizer.of(ratio / divisors, y.q.zero_point, ties_to_even=True, sums=sums)
@@ -311,14 +333,30 @@ class AveragePool(Quantizable, Rowwise, Partitionable, Paddable, Pool):
         counted = replace(self.window, before=self.counted_before, after=self.counted_after).of_one_row(axis)
         return replace(form, op=replace(form.op, counted_before=counted.before, counted_after=counted.after))
 
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return how to compute only some averages, whose divisors stay the same.
+
+        Divisors of quantized averages are rounded in the way that the largest divisor of the whole pool allows.
+        """
+        crop = super().cropped(node, region)
+        assert crop is not None and isinstance(crop.op, AveragePool)
+        window = crop.op.window
+        before = tuple(map(min, self.counted_before, window.before))
+        after = tuple(map(min, self.counted_after, window.after))
+        max_count = self.most if node.output.type.quant is None else self._max_count(node.sig)
+        return replace(crop, op=replace(crop.op, counted_before=before, counted_after=after, most=max_count))
+
+    def _max_count(self, sig: Signature) -> int:
+        """Return the largest divisor of any window if divisors differ; else 0."""
+        counts = self._counts(sig)
+        varies = any((c != c[0]).any() for c in counts)
+        return math.prod(int(c.max()) for c in counts) if varies else self.most
+
     def partitions(self, sig: Signature, inputs: Sequence[Value | None]) -> Sequence[Partition]:
         """Return the ways to split the output over cores: by rows and by channels."""
         if not self.is_channels_last or sig.input(0).shape[0] != 1:
             return self.channel_partitions(sig)
-        counts = self._counts(sig)
-        varies = any((c != c[0]).any() for c in counts)
-        max_count = math.prod(int(c.max()) for c in counts) if varies else 0
-        bands = replace(self, most=max_count)._bands(sig, self.kernel)
+        bands = replace(self, most=self._max_count(sig))._bands(sig, self.kernel)
 
         def shard(start: int, stop: int) -> Shard:
             """Return the shard; its window has no padding on sides where the shard does not reach the padding."""
@@ -431,6 +469,10 @@ class DirectPool(FunctionFamily, Pool):
             best = (inside & (patches == results[0][..., None])).argmax(-1)
             results.append(np.take_along_axis(at, best[..., None], -1)[..., 0])
         return tuple(r.transpose(inverse(to_channels_last(x.ndim))) for r in results)
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return how to compute only some pools; None for pools with positions, and for averages."""
+        return None if self.order or self.function == "average" else super().cropped(node, region)
 
     def _patches(self, x: Array) -> Array:
         """0 where there is no element."""

@@ -16,10 +16,11 @@ from mcugen.expressions.c import Binding, c_text
 from mcugen.expressions.nodes import Argument, Expression, Parameter, select
 from mcugen.expressions.parts import headers
 from mcugen.expressions.values import Evaluator
+from mcugen.hir.crop import Box, Crop, replaced, whole
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
-from mcugen.hir.traits import Cell, Partial, Stepwise
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.traits import Cell, Croppable, Partial, Stepwise, Widenable
+from mcugen.hir.types import Array, DType, TensorType, are_halves, int8_multiples
 from mcugen.kernels.common.loop_options import FloatLoops
 from mcugen.kernels.common.weighted_layers import INTERLEAVED_ROWS
 from mcugen.kernels.portable.recurrent import (
@@ -36,7 +37,7 @@ from mcugen.kernels.portable.recurrent import (
     float_literal,
 )
 from mcugen.lir.builder import Builder
-from mcugen.lir.kernel import Kernel, Options
+from mcugen.lir.kernel import FLOAT16_WEIGHTS, UPDATABLE, Kernel, Options
 from mcugen.lir.program import Buffer, real_param
 from mcugen.numerics.sums import real_product
 from mcugen.ops.onnx_node import FLOATS, OnnxNode, Refusal, onnx_operator
@@ -157,7 +158,7 @@ class Weights(NamedTuple):
     p: Array | None
 
 
-class Recurrent(Partial, Stepwise, Cell, Operator):
+class Recurrent(Partial, Stepwise, Cell, Croppable, Widenable, Operator):
     """A recurrent layer over sequences, as ONNX defines RNN, LSTM and GRU (the subclasses).
 
     Inputs: x [steps, batch, depth]; w [directions, gates · hidden, depth]; r [directions, gates · hidden, hidden];
@@ -263,6 +264,20 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             graph.replace(old, new)
         graph.remove(node)
         return new_node
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the layer for the steps up to the last one that is wanted.
+
+        Return None if it runs backwards, if sequences have lengths, or if the last state is a result.
+        """
+        lengths = node.inputs[LENS] if len(node.inputs) > LENS else None
+        if self.results != ("Y",) or any(self.backwards) or lengths is not None:
+            return None
+        axis = int(self.batch_first)
+        steps = {axis: range(region[axis][-1] + 1)}
+        x, *constants = (None if v is None else whole(v.type.shape) for v in node.inputs)
+        assert x is not None
+        return Crop(self, replaced(whole(node.output.type.shape), steps), (replaced(x, steps), *constants))
 
     def macs(self, sig: Signature) -> int:
         """Return the multiply-accumulates of all steps (W times x and R times h), for sequences of full length."""
@@ -416,6 +431,12 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
 
     # -------------------------------------------------------------------------------------------- lowering
 
+    def widened_bytes(self, node: Node) -> int:
+        """Return the bytes of the weights as float32 if fewer bytes hold them exactly; else 0."""
+        w, r = (node.input(index) for index in (W, R))
+        is_narrow = w.data is not None and r.data is not None and bool(narrow_weights(w.data, r.data))
+        return 4 * (w.type.count + r.type.count) if is_narrow else 0
+
     def lower(self, node: Node, builder: Builder) -> None:
         """Emit one instruction per direction; all of them write to the same results."""
         layer = self._layer(node, builder)
@@ -430,6 +451,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         if not sizes.steps:  # then the state is 0
             inputs_by_index |= {LENS: None, H0: None, C0: None}
         inputs = self._weights(node, builder)
+        stored = {DType.FLOAT16: "halves", DType.INT8: "scaled"}.get(inputs["w"].dtype, "")
         inputs = {"x": builder.buffer(node.input(X)), **inputs}
         inputs |= {
             role: builder.buffer(v) for role, i in _OPTIONAL.items() if (v := inputs_by_index.get(i)) is not None
@@ -448,6 +470,7 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
             {_RESULT_ROLES[result]: builder.buffer(value) for result, value in outputs.items()},
             packed=_are_constant(node),
             bias="none" if b is None else "pair" if b.data is None else "sum",
+            stored=stored,
         )
 
     def _weights(self, node: Node, builder: Builder) -> dict[str, Buffer]:
@@ -456,13 +479,19 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
         b = node.inputs[B] if len(node.inputs) > B else None
         if w.data is not None and r.data is not None:
             rows = self.rows
-            packed = [rows.packed(w.data, (self.gates,)), rows.packed(r.data, rows.blocks)]
+            narrow_arrays = narrow_weights(w.data, r.data) if _stays_narrow(builder) else {}
+            packed = [
+                rows.packed(narrow_arrays.get("w", w.data), (self.gates,)),
+                rows.packed(narrow_arrays.get("r", r.data), rows.blocks),
+            ]
             has_whole_blocks = r.type.shape[-1] % INTERLEAVED_ROWS == 0
             blocks = [INTERLEAVED_ROWS * v.type.shape[-1] if has_whole_blocks else 0 for v in (w, r)]
             operands = {
                 role: builder.const(f"{name}.{role}", array, block)
                 for role, array, block in zip("wr", packed, blocks, strict=True)
             }
+            scales = {role: array for role, array in narrow_arrays.items() if role not in operands}
+            operands |= {role: builder.const(f"{name}.{role}", array) for role, array in scales.items()}
         else:
             operands = {"w": builder.buffer(w), "r": builder.buffer(r)}
         if b is not None:
@@ -508,6 +537,32 @@ class Recurrent(Partial, Stepwise, Cell, Operator):
 
 def _are_constant(node: Node) -> bool:
     return node.input(W).data is not None and node.input(R).data is not None
+
+
+def _stays_narrow(builder: Builder) -> bool:
+    """Return whether weights that fit few bytes are stored so, which costs time and saves flash."""
+    return UPDATABLE not in builder.features and (FLOAT16_WEIGHTS in builder.features or not builder.widens)
+
+
+def narrow_weights(w: Array, r: Array) -> dict[str, Array]:
+    """Return float32 weights of a recurrent layer in fewer bytes, by the names of the kernel's operands.
+
+    Args:
+        w: Weights of the input, [directions, rows, depth].
+        r: Weights of the hidden state, [directions, rows, hidden].
+
+    Returns:
+        `w` and `r` as int8, with `w_scale` and `r_scale` [directions · rows]; else both as float16; empty if both
+        formats would change a weight.
+    """
+    if w.dtype != np.float32:
+        return {}
+    multiples = [int8_multiples(matrix.reshape(-1, matrix.shape[-1])) for matrix in (w, r)]
+    if multiples[0] is not None and multiples[1] is not None:
+        (w_values, w_scale), (r_values, r_scale) = multiples[0], multiples[1]
+        values = {"w": w_values.reshape(w.shape), "r": r_values.reshape(r.shape)}
+        return {**values, "w_scale": w_scale, "r_scale": r_scale}
+    return {"w": w.astype(np.float16), "r": r.astype(np.float16)} if are_halves(w) and are_halves(r) else {}
 
 
 class Rnn(Recurrent):

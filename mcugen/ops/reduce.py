@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from mcugen.hir.crop import Box, Crop, replaced
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import (
     Channels,
@@ -21,7 +22,7 @@ from mcugen.hir.operator import (
     RowWindow,
     Signature,
 )
-from mcugen.hir.traits import Channelwise, Permutable, Quantizable, Rowwise, Simplifiable
+from mcugen.hir.traits import Channelwise, Croppable, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk
 from mcugen.kernels.portable.pool import (
@@ -49,6 +50,7 @@ from mcugen.lir.program import Wide, real_param
 from mcugen.lir.spec import HasKernels
 from mcugen.lir.traversal import Traversal, nested_positions, overlap
 from mcugen.numerics.fixedpoint import Requantizer, has_same_quantization, is_quantized, max_code_magnitude
+from mcugen.numerics.tflite_arithmetic import AwayMean, rounds_as_tflite
 from mcugen.numerics.window import Window
 from mcugen.ops.conversion import Cast, Dequantize
 from mcugen.ops.movement import Reshape, normalize_axis
@@ -126,7 +128,7 @@ _SUMS = ("mean", "sum")
 _EXTREMES = ("max", "min")
 
 
-class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifiable, FunctionFamily):
+class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Croppable, Rowwise, Simplifiable, FunctionFamily):
     """y = reduction of x over `axes`, which stay as dimensions of size 1."""
 
     spelling: ClassVar[str] = "reduce_{}"
@@ -159,6 +161,8 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
             return None
         is_mean = self.function == "mean"
         count = self._count(x) if is_mean else 1
+        if is_mean and rounds_as_tflite(y):
+            return AwayMean.by(np.asarray([count]), y.quant.zero_point)
         factor = x.quant.scale[0] / (y.quant.scale[0] * count)
         sums = np.asarray([self._count(x) * max_code_magnitude(x.dtype)]) if x.dtype is DType.INT16 else None
         return Requantizer.of(factor, y.quant.zero_point, is_mean, sums)
@@ -189,6 +193,11 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
         """
         last = sig.input(0).rank - 1
         return None if last < 0 or last in self.axes else Channels((np.arange(sig.output.shape[last]),), lambda _: self)
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself, which computes some results from all elements along the reduced axes."""
+        shape = node.input(0).type.shape
+        return Crop(self, region, (replaced(region, [(axis, range(shape[axis])) for axis in self.axes]),))
 
     def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
         """Return the reduction of quantized tensors; None if there is no integer form.
@@ -239,7 +248,10 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
                 return call_max_pool(node, builder, largest)
         kept, reduced = walks_of(x.shape, self.axes)
         finish, numbers, shift = self._finish(node.sig)
-        row, limits = REDUCTIONS[self.function], y.dtype.limits if finish in ("average", "requantize") else (0, 0)
+        row, limits = (
+            REDUCTIONS[self.function],
+            y.dtype.limits if finish in ("average", "requantize", "away") else (0, 0),
+        )
         options = ReduceOptions(
             what=self.function,
             kept=len(kept),
@@ -322,6 +334,8 @@ class Reduce(HasKernels, Quantizable, Permutable, Channelwise, Rowwise, Simplifi
             if x.dtype.is_float:
                 return "scale", FinishParams(scale=real_param(1.0 / self._count(x), x.dtype)), 0
             return f"divide_{'signed' if x.dtype.limits[0] else 'unsigned'}", FinishParams(mean_size=self._count(x)), 0
+        if isinstance(requantize, AwayMean):
+            return "away", FinishParams(mean_size=self._count(sig.input(0))), 0
         requantize = requantize.for_high_word()
         multiplier = int(requantize.multiplier[0])
         # Σ (x − zero) · m = (Σ x) · m − count · zero · m: the zero point costs nothing
@@ -399,7 +413,7 @@ class MeanOfSums(Operator):
 # ------------------------------------------------------------------------------------ position of an extreme
 
 
-class Arg(Permutable, Simplifiable, FunctionFamily):
+class Arg(Permutable, Croppable, Simplifiable, FunctionFamily):
     """y = index of the largest (or smallest) element along `axis`, which stays as an axis of size 1.
 
     Attributes:
@@ -431,6 +445,10 @@ class Arg(Permutable, Simplifiable, FunctionFamily):
         if source is None or not isinstance(source.op, Dequantize) or source.input(0).type.q.axis is not None:
             return None
         return graph.add(self, [source.input(0)], node.origin, before=node).output
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself, which computes some results from all elements along the axis."""
+        return Crop(self, region, (replaced(region, {self.axis: range(node.input(0).type.shape[self.axis])}),))
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:
         """Return the operator that computes the output transposed by `perm`, and the permutation of x.

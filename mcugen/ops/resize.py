@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from mcugen.hir.crop import Box, Crop, hull_of
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, RowWindow, Signature
-from mcugen.hir.traits import Interpolating, Permutable, Quantizable, Rowwise, Simplifiable
+from mcugen.hir.traits import Croppable, Interpolating, Permutable, Quantizable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk, dense_strides, numbered
 from mcugen.kernels.portable.resize import (
@@ -57,7 +58,7 @@ def _index_table(entries: Sequence[int]) -> Array:
 # -------------------------------------------------------------------------------------------------- nearest
 
 
-class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
+class ResizeNearest(Permutable, Croppable, Rowwise, Simplifiable, Movement):
     """y[i0, i1, …] = x[indices[0][i0], indices[1][i1], …]: a resize to nearest neighbours.
 
     Attributes:
@@ -92,6 +93,16 @@ class ResizeNearest(Permutable, Rowwise, Simplifiable, Movement):
     def simplify(self, node: Node, graph: Graph) -> Value | None:
         """Return the input if the resize changes no axis; else None."""
         return node.input(0) if all(row is None for row in self.indices) else None
+
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the resize to some elements, which reads the smallest progression with their sources."""
+        reads, indices = list(region), list(self.indices)
+        for axis, row in enumerate(self.indices):
+            if row is not None:
+                sources = [row[index] for index in region[axis]]
+                reads[axis] = hull_of(sources)
+                indices[axis] = tuple(map(reads[axis].index, sources))
+        return Crop(replace(self, indices=tuple(indices)), region, (tuple(reads),))
 
     def permuted(self, sig: Signature, perm: Permutation) -> Permuted | None:
         """Return the resize that computes the output transposed by `perm`, and the permutation of x.

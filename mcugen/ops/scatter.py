@@ -15,7 +15,7 @@ import numpy as np
 
 from mcugen.core.errors import ModelError
 from mcugen.hir.graph import Graph, Node, Value
-from mcugen.hir.operator import Operator, Signature
+from mcugen.hir.operator import IntegerForm, Operator, Signature
 from mcugen.hir.traits import Simplifiable
 from mcugen.hir.types import Array, DType, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import dense_strides, merge_walks, numbered
@@ -34,9 +34,10 @@ from mcugen.kernels.portable.scatter import (
 )
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call, Kernel, Options, Params
+from mcugen.numerics.fixedpoint import has_same_quantization
 from mcugen.ops.conversion import Cast
 from mcugen.ops.gather import checked_indices, flat_positions, positions, require_elements, require_integers
-from mcugen.ops.movement import Concat, Reshape, Slice, normalize_axis
+from mcugen.ops.movement import Concat, Movement, Reshape, Slice, normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, Refusal, onnx_operator
 
 
@@ -265,11 +266,16 @@ def _with_part(graph: Graph, node: Node, x: Value, part: Value, box: Sequence[tu
     return graph.add(Concat(axis), parts, node.origin, before=node).output
 
 
-class TensorScatter(Operator):
+def _samples(x: TensorType, axis: int) -> int:
+    """Return the number of samples that are updated at a position each: one, if the positions are the first axis."""
+    return x.shape[0] if axis else 1
+
+
+class TensorScatter(Movement):
     """y = x, then y[b, m, first[b] + s] = updates[b, m, s], for example to append keys to a cache.
 
     Attributes:
-        axis: Axis of the positions s.
+        axis: Axis of the positions s; 0 if the tensors have no axis b.
         circular: Whether positions beyond the end of the axis wrap to its start.
     """
 
@@ -282,28 +288,37 @@ class TensorScatter(Operator):
         x, first, updates = _types(inputs)
         rests = [t.shape[: self.axis] + t.shape[self.axis + 1 :] for t in (x, updates)]
         fits = x.rank == updates.rank and rests[0] == rests[1] and updates.shape[self.axis] <= x.shape[self.axis]
-        if not fits or first.shape != x.shape[:1]:
+        if not fits or first.count != _samples(x, self.axis):
             shapes = f"{x.shape}, {first.shape}, {updates.shape}"
             raise ModelError("tensor_scatter: updates must fit the tensor", shapes, "repair the model")
-        return (TensorType(x.shape, x.dtype),)
+        return (TensorType(x.shape, x.dtype, x.quant),)
+
+    def integer(self, graph: Graph, sig: Signature, inputs: Sequence[Value | None]) -> IntegerForm | None:
+        """Return the operator itself, which also moves quantized elements; None if quantizations differ."""
+        same = all(has_same_quantization(sig.input(i), sig.output) for i in (0, 2))
+        return (self, inputs) if same else None
 
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Compute the output in numpy: write the updates of one sample of the batch after the other."""
         x, first, updates = arrays
         y = x.copy()
         depth, count = x.shape[self.axis], updates.shape[self.axis]
-        for b, write_index in enumerate(first.astype(np.int64)):
+        if self.axis == 0:
+            x, updates = x[None], updates[None]
+            y = y.reshape(x.shape)
+        for b, write_index in enumerate(first.reshape(-1).astype(np.int64)):
             start = write_index % depth if self.circular else np.clip(write_index, 0, depth - count)
-            rows = np.moveaxis(y[b], self.axis - 1, 0)
-            rows[(start + np.arange(count)) % depth] = np.moveaxis(updates[b], self.axis - 1, 0)
-        return (y,)
+            axis = max(self.axis - 1, 0)
+            rows = np.moveaxis(y[b], axis, 0)
+            rows[(start + np.arange(count)) % depth] = np.moveaxis(updates[b], axis, 0)
+        return (y.reshape(sig.output.shape),)
 
     def lower(self, node: Node, builder: Builder) -> None:
         """Lower to a kernel that copies contiguous elements, those of all axes behind `axis`, at once."""
         x, updates = node.input(0).type, node.input(2).type
         params = TensorScatterParams(
             x_size=x.count,
-            batch=x.shape[0],
+            batch=_samples(x, self.axis),
             middle_size=math.prod(x.shape[1 : self.axis]),
             axis_size=x.shape[self.axis],
             updates_axis_size=updates.shape[self.axis],

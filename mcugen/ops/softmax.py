@@ -4,23 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from mcugen.hir.crop import Box, Crop, broadcast_box, replaced
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, RowForm, Signature, each_row, row_axis
-from mcugen.hir.traits import Permutable, Quantizable, Rowwise, Saturating, Simplifiable
+from mcugen.hir.traits import Croppable, Permutable, Quantizable, Rowwise, Saturating, Simplifiable
 from mcugen.hir.types import Array, DType, TensorType, required
 from mcugen.kernels.portable.softmax import SoftmaxSpec, call_softmax
 from mcugen.lir.builder import Builder
 from mcugen.lir.spec import HasKernels
-from mcugen.numerics.softmax import FixedLogSoftmax, FixedSoftmax
+from mcugen.numerics.softmax import FixedLogSoftmax, FixedSoftmax, ShortSoftmax
+from mcugen.numerics.tflite_arithmetic import TfliteSoftmax, rounds_as_tflite
 from mcugen.ops.movement import normalize_axis
 from mcugen.ops.onnx_node import OnnxNode, onnx_operator
 
 
-class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifiable, Operator):
+class Softmax(HasKernels, Quantizable, Permutable, Croppable, Rowwise, Saturating, Simplifiable, Operator):
     """y = exp(x − max) / Σ exp(x − max) along an axis, or its logarithm.
 
     A softmax along the last axis may have a constant mask as second input: bools in the shape of x, except for leading
@@ -29,10 +31,12 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
     Attributes:
         axis: The axis.
         log: Whether y is the logarithm.
+        is_short: Whether int8 tensors are computed as NPUs can, by integers of 16 bits (`ShortSoftmax`).
     """
 
     axis: int = 0
     log: bool = False
+    is_short: bool = field(default=False, kw_only=True)
 
     @classmethod
     def spelled(cls) -> Mapping[str, Mapping[str, object]]:
@@ -52,6 +56,12 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         axis = row_axis(sig.output.shape)
         return None if axis is None or self.axis <= axis or len(sig.inputs) > 1 else each_row(self, sig, [True])
 
+    def cropped(self, node: Node, region: Box) -> Crop | None:
+        """Return the operator itself for some rows, each of which has all elements along the axis."""
+        writes = replaced(region, {self.axis: range(node.output.type.shape[self.axis])})
+        reads = tuple(None if v is None else broadcast_box(writes, v.type.shape) for v in node.inputs)
+        return Crop(self, writes, reads)
+
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         """Return the output's type: the input's shape in its float type."""
         (x,) = required(inputs[:1])
@@ -65,6 +75,7 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
             return (fixed(x, self.axis, visible),)
         if fixed is not None:
             return (fixed(x, self.axis),)
+        assert not self.is_short
         x = x if visible is None else np.where(visible, x, x.dtype.type(-np.inf))
         centered = x - x.max(self.axis, keepdims=True)
         e = np.exp(centered)
@@ -78,7 +89,15 @@ class Softmax(HasKernels, Quantizable, Permutable, Rowwise, Saturating, Simplifi
         """
         return (self, inputs) if self._fixed(sig) is not None else None
 
-    def _fixed(self, sig: Signature) -> FixedSoftmax | FixedLogSoftmax | None:
+    def short(self, sig: Signature) -> ShortSoftmax | None:
+        """Return the softmax by integers of 16 bits; None if there is none for the types, or if this is no softmax."""
+        return None if self.log or len(sig.inputs) > 1 else ShortSoftmax.of(sig, self.axis)
+
+    def _fixed(self, sig: Signature) -> FixedSoftmax | FixedLogSoftmax | TfliteSoftmax | ShortSoftmax | None:
+        if self.is_short:
+            return self.short(sig)
+        if rounds_as_tflite(sig.output):
+            return None if self.log or len(sig.inputs) > 1 else TfliteSoftmax.of(sig, self.axis)
         return FixedLogSoftmax.of(sig, self.axis) if self.log else FixedSoftmax.of(sig, self.axis)
 
     def permuted(self, sig: Signature, perm: Permutation) -> tuple[Operator, tuple[Permutation | None, ...]] | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcugen.core.errors import ModelError
+from mcugen.hir.crop import Box
 from mcugen.hir.operator import ElementRun, Operator, Partition, Permutation, Shard, Signature
 from mcugen.hir.traits import Permutable, run_along
 from mcugen.hir.types import Shape, TensorType
@@ -84,6 +85,28 @@ class Spatial(Permutable, Operator):
             return None
         window, first, last = self.window.band(1, start, stop, sig.input(0).shape[2], kernel[1])
         return replace(self, window=window), first, last
+
+    def _cropped(self, sig: Signature, kernel: Shape, region: Box, dilates: bool) -> tuple[Window, Box, Box]:
+        """Return the window for some elements of the output, what it computes of the output, and reads of the input.
+
+        Channels are those that are wanted, also in the input.
+
+        Args:
+            sig: Types of inputs and output.
+            kernel: Spatial sizes of the kernel.
+            region: The wanted elements of the output.
+            dilates: Whether input positions between the taps may be left out.
+        """
+        window, writes, reads = self.window, list(region), list(region)
+        for axis, taps in enumerate(kernel):
+            at = axis + (1 if self.is_channels_last else 2)
+            size = sig.input(0).shape[at]
+            crop = window.cropped(axis, region[at], size, taps, dilates)
+            if crop is None:
+                writes[at], reads[at] = range(sig.output.shape[at]), range(size)
+            else:
+                window, reads[at] = crop
+        return window, tuple(writes), tuple(reads)
 
     def _around(self, before: Shape, after: Shape) -> tuple[Shape, Shape] | None:
         """Return the padding of the spatial axes; None if another axis is padded."""

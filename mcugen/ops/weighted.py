@@ -18,6 +18,7 @@ from mcugen.numerics.fixedpoint import (
     max_code_magnitude,
 )
 from mcugen.numerics.sums import accumulator_limit, largest_sums, requantizer, sum_dtype
+from mcugen.numerics.tflite_arithmetic import rounds_as_tflite
 
 MAX_BIAS_ERROR = 0.5
 """Largest allowed error of a rounded bias, in units of the output's scale.
@@ -61,7 +62,7 @@ def integer_weights(graph: Graph, sig: Signature, inputs: Sequence[Value | None]
     quant = QuantParams(tuple(map(float, scales if wq.axis is not None else scales[:1])), 0, wq.axis)
     if largest_sums(x.type, data, b).max(initial=0) >= accumulator_limit(sig):
         return None
-    lowest = -128 if sig.output.dtype is DType.INT32 else -127  # kernels that make codes need the sign to turn
+    lowest = -128
     storage_dtype = np.int8 if data.min(initial=0) >= lowest and data.max(initial=0) < 128 else np.int16
     weights = graph.constant(f"{w.name}.symmetric", data.astype(storage_dtype), quant, of=[w])
     name = bias.name if bias is not None else f"{w.name}.bias"
@@ -119,6 +120,8 @@ def rounds_by_channel(sig: Signature, inputs: Sequence[Value | None]) -> bool:
     if not is_quantized(sig.output):
         return sig.output.dtype.is_float
     sums = largest_sums(sig.input(0), weights, np.zeros(1, np.int64) if bias is None else bias)
+    if rounds_as_tflite(sig.output):
+        return True
     is_plain = {t.dtype for t in (sig.input(0), sig.input(1), sig.output)} == {DType.INT8}
     return is_plain and sum_dtype(sums) is DType.INT32 and requantizer(sig).shift == DEFAULT_REQUANTIZE_SHIFT
 
@@ -130,7 +133,7 @@ def _dead_channels(x: TensorType, weights: Array, quant: QuantParams, bias: Arra
     as those of an input that is always 0. Sums that are the result itself keep their unit, and channels that share one
     scale are dead together.
     """
-    if not is_quantized(out):
+    if not is_quantized(out) or rounds_as_tflite(out):
         return np.zeros(len(weights), bool)
     sums = np.abs(weights.reshape(len(weights), -1)).sum(1)
     dead: Array = np.equal(sums, 0)

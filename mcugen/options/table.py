@@ -20,8 +20,13 @@ from mcugen.core.options import (
     INPUT_TYPES,
     LOSS_NAMES,
     MATCH_STATISTICS,
+    MATCHES,
+    MAX_KS,
+    MAX_PSI,
     METRIC_TITLES,
     MIXED,
+    MONITOR_BYTES,
+    NPU_USES,
     OPTIMIZER_NAMES,
     OWN,
     PRECISIONS,
@@ -46,14 +51,26 @@ QUANTIZE = (*CODE, "explore", "run", "inspect", "quantize")
 """Commands that quantize a model and measure its accuracy."""
 LEARN = ("compile", "report")
 """Commands that can train a model on samples."""
-SHARE = ("report", "explore", "quantize")
+SHARE = ("report", "explore", "quantize", "ui")
 """Commands that can divide their work between processes or computers."""
-JSON = ("compile", "report", "explore", "export", "link", "update", "evidence", "quantize", "inspect", "validate")
+JSON = (
+    "compile",
+    "report",
+    "explore",
+    "export",
+    "link",
+    "update",
+    "evidence",
+    "quantize",
+    "inspect",
+    "validate",
+    "monitor",
+)
 """Commands that have --json for a report as JSON."""
 QUIET = (*JSON, "run", "profile", "calibrate-board", "view", "diff")
 """Commands that have --quiet, as they show progress or a summary."""
 
-TABLES = ("report", "explore", "link", "inspect", "validate", "diff")
+TABLES = ("report", "explore", "link", "inspect", "validate", "diff", "monitor")
 """Commands that have --wide, as they print tables that may be wider than a terminal."""
 
 MAX_COMMON_OPTIONS = 10
@@ -93,8 +110,23 @@ OPTIONS = (
            f"pass whole numbers for a float input, unscaled: NAME=uint8 ({', '.join(INPUT_TYPES)})",
            READ, "CompileOptions.input_types", READING, parse=values.input_types,
            from_python=values.texts_of_pairs),
+    Option("--match", str,
+           "compute a quantized .tflite model with the bits of TensorFlow Lite Micro's kernels: {choices} "
+           "(docs/how-to/tflite.md)",
+           RUN, "CompileOptions.match", READING, default="", show_default=False, choices=MATCHES),
+    Option("--keep-states", bool,
+           "keep the states of all recurrent layers of a .tflite model between calls, as TensorFlow Lite Micro does",
+           READ, "CompileOptions.keeps_states", READING),
+    Option("--signature", str, "compile the subgraph with this signature of a .tflite model instead of the first one",
+           READ, "CompileOptions.signature", READING, default="", show_default=False),
     Option("--state", list[str], "keep an output as an input of the next call, OUTPUT:INPUT: h_out:h_in",
            READ, "CompileOptions.states", READING, parse=values.states, from_python=values.texts_of_states),
+    Option("--stream-steps", int,
+           "turn a network over a window of time into one that takes this many new steps a call, and keeps the others "
+           "(docs/how-to/streams.md)",
+           _except(RUN, "explore"), "CompileOptions.stream_steps", READING),
+    Option("--stream-axis", int, "axis of the first input that counts time steps, for --stream-steps",
+           _except(RUN, "explore"), "CompileOptions.stream_axis", READING),
     Option("--input-pipeline", str,
            "generate code that converts raw data to the input, and convert samples alike: "
            "'image=rgb565, rgb, scale=1/255', or a file (docs/how-to/pipelines.md)",
@@ -164,6 +196,8 @@ OPTIONS = (
            RUN, "CompileOptions.max_step_cycles", TIME, implies="steps"),
     Option("--cores", int, "with 2, add code that shares layers between two cores (docs/how-to/two_cores.md)",
            RUN, "CompileOptions.cores", TIME, default=1),
+    Option("--npu", str, "use of the board's NPU: {choices} (docs/how-to/npu.md)",
+           RUN, "CompileOptions.npu", TIME, default=NPU_USES[0], choices=NPU_USES),
     Option("--train", str,
            "train on the device: last:N layers, names of layers, bias or bias:N, adapter:RANK or adapter:RANK:N, with "
            "commas between them; or a head that remembers samples: centroids:CLASSES, nearest:CLASSES:SAMPLES:K, "
@@ -204,6 +238,12 @@ OPTIONS = (
            "add NAME_check_outputs, which detects outputs outside of a range: NAME=LOW..HIGH; or 'samples' for the "
            "ranges that all outputs have on your samples",
            CODE, "CompileOptions.plausible", SAFETY, parse=values.plausible, from_python=values.texts_of_ranges),
+    Option("--monitor", bool,
+           "add functions that keep statistics of inputs and outputs in the field, for `mcugen monitor` "
+           "(docs/how-to/monitor.md)",
+           CODE, "CompileOptions.monitor", SAFETY),
+    Option("--monitor-bytes", int, "largest number of bytes of RAM of these statistics",
+           CODE, "CompileOptions.monitor_bytes", SAFETY, default=MONITOR_BYTES, min=1),
 
     Option("--precision", str, "precision of the arithmetic: {choices}; int8 if samples are given",
            QUANTIZE, "Quantizing.precision", choices=(*PRECISIONS, *FOUR_BIT_GROUP_SIZES, MIXED)),
@@ -304,6 +344,10 @@ OPTIONS = (
            ("link",), common=(), default=True),
     Option("--for", Path, "folder that `compile --updatable` wrote, as it is in the firmware",
            ("update",), default=REQUIRED),
+    Option("--slot", int, "write the image of a slot with this sequence number, for mcugen_slots.h",
+           ("update",), common=(), min=0),
+    Option("--signature-file", Path, "file with the signature of the file of weights, to be put behind it",
+           ("update",), common=()),
     Option("--boards", str, "names of `mcugen boards` or .toml files, separated by commas; or all",
            ("explore",), default="all"),
     Option("--min-accuracy", float, "smallest value of the metric", ("explore",)),
@@ -338,6 +382,8 @@ OPTIONS = (
            writes=OutputKind.FILE),
     Option("--passes", str, "print the effects of these passes, separated by commas", ("inspect",)),
     Option("--search", bool, "print which programs were tried, what they cost, and why one was chosen", ("inspect",)),
+    Option("--npu-stream", bool, "print the commands of the NPU, or those in a file that Vela wrote", ("inspect",),
+           common=()),
     Option("--inputs", Path, "samples, .npz", ("run",), default=REQUIRED),
     Option("--limit", list[str],
            "limit of the change of a figure: cycles=+2%, ram=+0, accuracy=-0.005; exit code 6 if exceeded", ("diff",)),
@@ -364,10 +410,31 @@ OPTIONS = (
     Option("--runs", Path, "file that the cycles of layers are added to, .json, for calibration", ("validate",),
            writes=OutputKind.FILE),
     Option("--html", Path, "file for the result as one page", ("validate",), writes=OutputKind.FILE),
+    Option("--report", list[Path], "report of the firmware, as `mcugen compile --monitor` wrote it; one for each model",
+           ("monitor",)),
+    Option("--max-psi", float, "population stability index beyond chance that is an alarm",
+           ("monitor",), default=MAX_PSI, min=0.0),
+    Option("--max-ks", float, "Kolmogorov-Smirnov distance beyond chance that is an alarm",
+           ("monitor",), default=MAX_KS, min=0.0),
+    Option("--check", bool, "exit code 6 if there is an alarm", ("monitor",)),
+    Option("--html", Path, "file for a page with charts of devices over time", ("monitor",), writes=OutputKind.FILE),
     Option("--from", Path, "measured runs, written by `mcugen validate --runs`",
            ("calibrate-board",), default=REQUIRED),
     Option("--model", list[Path], "ONNX or .tflite file of a measured model", ("calibrate-board",), default=REQUIRED),
     Option("--plugin", list[Path], "Python file with operators of your own", ("operators",)),
+    Option("--host", str, "address to listen at; 0.0.0.0, for other computers, needs --password", ("ui",),
+           default="127.0.0.1"),
+    Option("--port", int, "port to listen at; 0 for any free one", ("ui",), default=0, min=0, max=65_535),
+    Option("--password", str, "password of users on other computers; better given by MCUGEN_UI_PASSWORD", ("ui",),
+           envvar="MCUGEN_UI_PASSWORD"),
+    Option("--allow-host", list[str], "further name of this computer that browsers may use, as behind a proxy",
+           ("ui",), common=()),
+    Option("--browser/--no-browser", bool, "open a browser", ("ui",), default=True),
+    Option("--max-upload", str, "largest size of an upload: 200MB", ("ui",), common=(), default="1024MB",
+           parse=values.size),
+    Option("--job-memory", str, "largest memory of each process of a job: 4096MB", ("ui",), common=(), default="8192MB",
+           parse=values.size),
+    Option("--job-minutes", float, "longest time of a job in minutes", ("ui",), common=(), default=60.0, min=0.01),
     Option("--like", str, "list only boards with this text in name, part number, CPU, kits or description",
            ("boards",)),
     Option("--fits", Path, "tell of each board whether this model fits, with the bytes needed and available",

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from mcugen.hir.graph import Graph, Node, Value, constant_data
+from mcugen.hir.operator import Permutation
 from mcugen.hir.traits import Clampable, Paddable
 from mcugen.hir.types import Array, DType, QuantParams, Shape
 from mcugen.numerics.digits import MAX_SHORT_FACTOR_BITS, has_digits, is_float32
@@ -15,7 +17,7 @@ from mcugen.ops.conv import Conv
 from mcugen.ops.conv_transpose import ConvTranspose
 from mcugen.ops.conversion import Dequantize
 from mcugen.ops.matmul import Dense, DirectDense, MatMul
-from mcugen.ops.movement import Concat, Pad, Reshape, Transpose
+from mcugen.ops.movement import Concat, Pad, Reshape, Slice, Transpose, inverse
 from mcugen.ops.packed import DequantizeBlocks
 from mcugen.ops.pointwise import Binary, Clamp, operands_of
 from mcugen.ops.spatial import Spatial
@@ -43,6 +45,25 @@ def fold_pad(graph: Graph, node: Node) -> RewriteOutcome:
     if grown is None:
         return "the window cannot take in the padding"
     graph.rewrite(node, grown, [pad.input(0), *node.inputs[1:]], types=[node.output.type], origin=pad.origin)
+    return True
+
+
+@pattern(Slice)
+def fold_crop(graph: Graph, node: Node) -> RewriteOutcome:
+    """Slice(ConvTranspose(x, w)) → ConvTranspose with larger padding, if only borders are cut off."""
+    layer = node.input(0).producer
+    if layer is None or not isinstance(layer.op, ConvTranspose):
+        return False
+    if len(layer.output.users) > 1 or layer.output in graph.outputs:
+        return "the whole result is read, too"
+    assert isinstance(node.op, Slice)
+    starts, sizes, shape = node.op.starts, node.op.sizes, layer.output.type.shape
+    if any(step != 1 for step in node.op.steps) or (starts[:2], sizes[:2]) != ((0, 0), shape[:2]):
+        return "it does more than cut off borders"
+    window = layer.op.window
+    before = tuple(pad + start for pad, start in zip(window.before, starts[2:], strict=True))
+    cropped = replace(layer.op, window=replace(window, before=before), space=sizes[2:])
+    graph.rewrite(node, cropped, layer.inputs, types=[node.output.type], origin=layer.origin)
     return True
 
 
@@ -176,6 +197,51 @@ def _as_row(graph: Graph, value: Value | None, depth: int, before: Node) -> Valu
     if value.data is not None:
         return graph.constant(f"{value.name}.row", value.data.reshape(shape), of=[value])
     return _reshaped(graph, value, shape, before)
+
+
+@pattern(Conv, ConvTranspose)
+def sink_layer_transpose(graph: Graph, node: Node) -> RewriteOutcome:
+    """f(Transpose(Conv(x)), c) → Transpose(f(Conv(x), c')) if c is a constant per channel, for bias and activation f.
+
+    f can then be folded into the convolution. Keras' exporter writes bias and normalization behind a transposition to
+    channels last.
+    """
+    if node.output.type.dtype is not DType.FLOAT32:
+        return False
+    outcome, sunk = _sink_one_transpose(graph, node.output), False
+    while isinstance(outcome, Value):
+        outcome, sunk = _sink_one_transpose(graph, outcome), True
+    return sunk or outcome
+
+
+def _sink_one_transpose(graph: Graph, pixels: Value) -> Value | RewriteOutcome:
+    """Move the only reader of the only transposition of `pixels` before the transposition.
+
+    Returns:
+        The result of the moved reader, or the reason why it was not moved.
+    """
+    turn = graph.only_user(pixels)
+    user = graph.only_user(turn.output) if turn is not None and isinstance(turn.op, Transpose) else None
+    if turn is None or user is None or not isinstance(turn.op, Transpose) or not isinstance(user.op, Binary | Clamp):
+        return False
+    perm = inverse(turn.op.perm)
+    operands = [pixels if v is turn.output else _turned_constant(graph, v, perm) for v in user.inputs]
+    if any(v is None for v in operands) or user.output.type.shape != turn.output.type.shape:
+        return f"{user.op.name} has no constant per channel"
+    moved = graph.add(user.op, operands, user.origin, before=user)
+    graph.rewrite(user, turn.op, [moved.output], types=[user.output.type], origin=turn.origin)
+    graph.remove(turn)
+    return moved.output
+
+
+def _turned_constant(graph: Graph, value: Value | None, perm: Permutation) -> Value | None:
+    """Return a constant with one number a channel, which is axis 1 after the transposition, transposed; else None."""
+    if value is None or value.data is None or value.type.rank > len(perm):
+        return None
+    turned = value.data.reshape((1,) * (len(perm) - value.type.rank) + value.type.shape).transpose(perm)
+    if turned.size != turned.shape[1]:
+        return None
+    return graph.constant(f"{value.name}.turned", np.ascontiguousarray(turned), of=[value])
 
 
 def _constant_data(value: Value) -> Array | None:

@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from mcugen.hir.graph import Graph, Node, PrunedChannels, Value
+from mcugen.hir.graph import DroppedWork, Graph, Node, Value
 from mcugen.hir.operator import Channels, Operator, Signature
 from mcugen.hir.traits import Channelwise, bias_input, weight_axes
 from mcugen.hir.types import Array, QuantParams, TensorType
@@ -46,14 +46,14 @@ def drop_channels(graph: Graph) -> bool:
     for node, change in different:
         change.apply(graph, node)
     after = _computed(graph)
-    graph.dropped = PrunedChannels(before.channels - after.channels, before.macs - after.macs)
+    graph.dropped += DroppedWork(before.channels - after.channels, macs=before.macs - after.macs)
     return bool(different)
 
 
-def _computed(graph: Graph) -> PrunedChannels:
+def _computed(graph: Graph) -> DroppedWork:
     """Return the channels and MACs of all layers: what would be dropped with the whole graph."""
     layers = [(node, macs) for node in graph.nodes if (macs := node.op.macs(node.sig)) and not node.op.bodies]
-    return PrunedChannels(sum(_width(node.outputs[0]) for node, _ in layers), sum(macs for _, macs in layers))
+    return DroppedWork(sum(_width(node.outputs[0]) for node, _ in layers), macs=sum(macs for _, macs in layers))
 
 
 def constant_channels(graph: Graph) -> dict[Value, Array]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mcugen.hir.graph import Graph, Node, Value, change_type, constant_data
+from mcugen.hir.graph import Graph, Node, Value, WidenedWeights, change_type, constant_data, merged_sources
 from mcugen.hir.interpreter import evaluate_node
 from mcugen.hir.traits import Partial, Simplifiable, Stepwise
 from mcugen.ops.conversion import Dequantize
@@ -87,14 +87,15 @@ def move_codes(graph: Graph, node: Node) -> RewriteOutcome:
 def fold_dequantized(graph: Graph, node: Node) -> RewriteOutcome:
     """Dequantize(constant) → float constant, if no integer operator reads it: weight-only quantization.
 
-    The kernel that reads it computes in float32 and has no way to read integer weights.
+    Kernels that store int8 weights of float layers find values and scales again (int8_multiples).
     """
     real, codes = node.output.type, node.input(0).data
     if codes is None:
         return False
     if real.nbytes >= MIN_REPORTED_BYTES:
         few = codes.min() >= -8 and codes.max() <= 7
-        graph.widened[node.output.name] = real.nbytes, -(-real.count // 2) if few else real.count
+        stored_bytes = -(-real.count // 2) if few else real.count
+        graph.widened[node.output.name] = WidenedWeights(real.nbytes, stored_bytes, merged_sources(node.inputs))
     _replace_by_constants(graph, node)
     return True
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +74,7 @@ class Feed:
         info = np.iinfo(self.stages.raw_dtype)
         shape = self.stages.min_raw_shape(self.endpoint.shape)
         raw = np.random.default_rng(0).integers(info.min, info.max, shape, self.stages.raw_dtype, endpoint=True)
-        return self.samples({"x": raw[None]})
+        return replace(self.samples({"x": raw[None]}), is_random=True)
 
     def code(self, accessor: str, encode: str) -> InputCode:
         """Return the C code of the pipeline.

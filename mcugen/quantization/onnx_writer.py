@@ -165,7 +165,7 @@ class OnnxWriter:
             return  # The value has no name in the source: its readers are copied together with what computes it.
         for value in node.outputs:
             if value.name in self._names:
-                self.written[value.name] = value
+                self.written |= {value.name: value} | {n: value for n in value.equal_names if n not in self.written}
                 self.on_written(value)
 
     def _write_own_form(self, node: Node) -> bool:

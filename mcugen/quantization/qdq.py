@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from mcugen.hir.graph import Node, Value
+from mcugen.hir.layer_names import module_path
 from mcugen.hir.traits import Cell, bias_input, weight_axes
 from mcugen.hir.types import Array, DType, QuantParams
 from mcugen.numerics.fixedpoint import quantize
@@ -230,7 +231,10 @@ class _QdqWriter(OnnxWriter):
         quant = self.plan.quant(value.name, dtype)
         name = value.name if is_main_type else f"{value.name}_{dtype.value}"
         params = self._stored_params(name, quant, dtype.numpy)
-        codes = self.add("QuantizeLinear", [source, *params], self.fresh(stored_name(name)))
+        origin = value.producer.origin if value.producer else ()
+        module = next(filter(None, map(module_path, reversed(origin))), "")
+        label = module and f"{module}:QuantizeLinear"
+        codes = self.add("QuantizeLinear", [source, *params], self.fresh(stored_name(name)), label)
         real = self.add("DequantizeLinear", [codes, *params], self.fresh(f"{name}_dequantized"))
         self._stored_as[value.name, dtype] = real
         self._codes[real] = codes

@@ -487,7 +487,9 @@ class Quantizer:
 
     def _written(self, plan: Plan) -> onnx.ModelProto:
         """Return the model with the decisions of a plan, as QDQ."""
-        return prepare_model(write_qdq(self.model, plan), self.source.file, self.source.registry)
+        quantized = write_qdq(self.model, plan)
+        self.source.copy_metadata(quantized)
+        return prepare_model(quantized, self.source.file, self.source.registry)
 
     def _refine(self, plan: Plan) -> Plan:
         """Return the plan with weights rounded by the samples.

@@ -79,11 +79,12 @@ def page(template: str, charts: Mapping[str, Chart], **context: Any) -> str:
         charts: Charts by the name of the template's place for each.
         **context: Variables of the template.
     """
-    data = Markup(_as_script(dict(charts)))
-    return standalone(template, {"vega": vega(), "own": "page.js"}, charts=data, keys=list(charts), **context)
+    data = Markup(script_data(dict(charts)))
+    scripts = {"vega": vega(), "drawing": "drawing.js", "own": "page.js"}
+    return standalone(template, scripts, charts=data, keys=list(charts), **context)
 
 
-def _as_script(value: Any) -> str:
+def script_data(value: Any) -> str:
     """Return JSON for a script element, from which no text can break out; without control characters."""
     text = json.dumps(_clean(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -10,13 +10,14 @@ from itertools import zip_longest
 from typing import Any, Protocol
 
 from mcugen.codegen.libraries import LIBRARIES
+from mcugen.codegen.monitor import Monitor
 from mcugen.core.board import Board, Energy
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import OWN
 from mcugen.evaluation.accuracy import Accuracy, QuantizationEstimate
 from mcugen.evaluation.layers import LayerComparison, OtherPrecision
 from mcugen.evaluation.sample_results import SampleResults
-from mcugen.hir.graph import Graph
+from mcugen.hir.graph import DroppedWork, Graph
 from mcugen.lir.layer_titles import layer_names
 from mcugen.lir.program import Control, Instr, Program, Space
 from mcugen.memory.peak import busiest, moments
@@ -30,7 +31,7 @@ from mcugen.search.contention import arena_contention
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """Figures of the network itself, whatever code is generated; channels that were removed count separately."""
+    """Figures of the network itself, whatever code is generated; what was removed counts separately."""
 
     name: str
     """Name of the model in C."""
@@ -43,7 +44,9 @@ class ModelFigures:
     dropped_channels: int
     """Number of channels that were removed, as they are constant or not used."""
     dropped_macs: int
-    """Number of multiply-accumulates of the removed channels."""
+    """Number of multiply-accumulates of the removed channels and elements."""
+    dropped_elements: int = 0
+    """Number of elements of tensors that were removed, such as time steps, because no output depends on them."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,74 @@ class WeightCopy:
     cycles_estimate: int
     saved_cycles_estimate: int | None
     is_ahead: bool
+
+
+@dataclass(frozen=True)
+class SegmentFigures:
+    """A part of the network that an accelerator computes in one invocation.
+
+    Attributes:
+        layer: Name of the layer of the program that invokes the accelerator.
+        accelerator: Name of the accelerator.
+        layers: Number of layers of the model in the segment.
+        runs: Number of invocations per call; more than 1 in a loop, such as that of a recurrent layer.
+        accelerator_cycles_estimate: Cycles of all invocations in the accelerator's clock, as its compiler estimates
+            them.
+        cycles_estimate: The time of all invocations in cycles of the CPU's clock, with the driver and the maintenance
+            of caches.
+        ram: Bytes of working memory in the arena.
+        flash: Bytes of commands and weights.
+    """
+
+    layer: str
+    accelerator: str
+    layers: int
+    runs: int
+    accelerator_cycles_estimate: int
+    cycles_estimate: int
+    ram: int
+    flash: int
+
+
+@dataclass(frozen=True)
+class PlacementFigures:
+    """The place where a layer of the model runs, and the reason.
+
+    Attributes:
+        layer: Name of the layer.
+        operator: Name of the operator.
+        runs_on: Name of the accelerator, or "CPU".
+        reason: Why it runs there, as a phrase.
+    """
+
+    layer: str
+    operator: str
+    runs_on: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class AcceleratorFigures:
+    """The use of the board's accelerator.
+
+    Attributes:
+        use: Value of --npu.
+        segments: The segments that the accelerator computes, in order.
+        placements: Where each layer of the model runs, in order.
+        spread: Text on the error of the compiler's estimates, against measured times.
+    """
+
+    use: str
+    segments: list[SegmentFigures]
+    placements: list[PlacementFigures]
+    spread: str
+
+    def __str__(self) -> str:
+        on_accelerator = sum(placement.runs_on != "CPU" for placement in self.placements)
+        cycles = sum(segment.cycles_estimate for segment in self.segments)
+        segments = f"{len(self.segments)} segment{'s' * (len(self.segments) != 1)}"
+        layers = f"{on_accelerator} of {len(self.placements)} layers"
+        return f"{layers} in {segments}, about {cycles:,} cycles ({self.spread})"
 
 
 def copies_text(copies: Sequence[WeightCopy]) -> str:
@@ -615,12 +686,16 @@ class Report:
     """The fault coverage of the self-test, if its samples were chosen to detect faults."""
     plausible: tuple[PlausibleRange, ...] = ()
     """The plausible ranges of outputs, if the code checks outputs."""
+    monitor: Monitor | None = None
+    """What the code observes in the field, and the reference of `mcugen monitor`; None without `--monitor`."""
     warnings: tuple[str, ...] = ()
     """Problems of samples or of the program, with hints; they are shown even if progress messages are not."""
     other_precisions: tuple[OtherPrecision, ...] = ()
     """The layers with another precision than the quantized model's main one; `notes` names them, too."""
     weight_copies: tuple[WeightCopy, ...] = ()
     """The copies of weights to the arena that each call makes, in the order of the layers."""
+    accelerator: AcceleratorFigures | None = None
+    """The use of the board's accelerator, such as an NPU; None if the options do not use it."""
     self_test_input: str = "random numbers"
     """Description of the self-test's input; "" if its samples were chosen to detect faults."""
 
@@ -750,10 +825,12 @@ def describe(
     macs = sum(program.macs_of(layer) for layer in program.layers())
     copies = sum(m.copies for m in memories)
     dropped = [part.dropped for part in graph.nested()]
-    channels, unneeded = sum(d.channels for d in dropped), sum(d.macs for d in dropped)
+    total = sum(dropped, DroppedWork())
     return Report(
         basis=basis,
-        model=ModelFigures(program.name, sha256, macs, count_parameters(graph), channels, unneeded),
+        model=ModelFigures(
+            program.name, sha256, macs, count_parameters(graph), total.channels, total.macs, total.elements
+        ),
         board=board.name,
         cpu=board.cpu,
         precision=_precision(program),
@@ -812,7 +889,9 @@ def add_measurements(
         board: The board.
         helped: The simulation of all layers on the second core, if that has another CPU than the first; else None.
     """
-    sizes, energy, memories = run.sizes, board.energy, report.memories
+    is_offloaded = report.accelerator is not None and bool(report.accelerator.segments)
+    energy = None if is_offloaded else board.energy  # It is that of the CPU.
+    sizes, memories = run.sizes, report.memories
     flash, ram = report.flash, report.ram
     if sizes is not None:
         flash = Flash(sizes.code, sizes.weights, sizes.code + sizes.weights, dict(sorted(sizes.functions.items())))

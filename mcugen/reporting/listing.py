@@ -165,7 +165,7 @@ def model_facts(program: Program, report: Report) -> list[Fact]:
         origin = f"output '{symbol.output}'" if symbol.output else "an argument of the run function"
         facts.append(("size", f"{symbol.name}: {symbol.low} to {symbol.high}, {origin}"))
     facts.append(("MACs", f"{report.model.macs:,}"))
-    if report.model.dropped_channels:
+    if report.model.dropped_macs:
         facts.append(("MACs dropped", f"{report.model.dropped_macs:,}: {dropped_text(report.model)}"))
     facts.append(("parameters", f"{report.model.parameters:,} in {program.weights_size:,} bytes of constants"))
     facts.append(("kernels", "; ".join(filter(None, (report.kernels, report.library_calls)))))
@@ -288,8 +288,9 @@ def _strip(blocks: Sequence[Block], arena: int) -> Text:
 
 
 def _size(nbytes: int) -> str:
-    whole = nbytes >= 1 << 20 and nbytes % (1 << 20) == 0
-    return f"{nbytes >> 20} MB" if whole else f"{nbytes >> 10} KB"
+    """Return a size in KB, or in MB if that is exact or the size is large."""
+    in_megabytes = nbytes >= 16 << 20 or (nbytes >= 1 << 20 and nbytes % (1 << 20) == 0)
+    return f"{nbytes >> 20} MB" if in_megabytes else f"{nbytes >> 10} KB"
 
 
 def _plain(board: Board) -> dict[str, Any]:

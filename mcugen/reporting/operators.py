@@ -11,7 +11,7 @@ from mcugen.codegen.libraries import LIBRARIES, Library
 from mcugen.frontend.onnx.functions import type_name
 from mcugen.frontend.onnx.opset_upgrade import OLDEST_OPSET
 from mcugen.hir.types import DType
-from mcugen.kernels.families import load_families
+from mcugen.kernels.families import FAMILY_PACKAGES, load_families
 from mcugen.ops.onnx_node import BUILT_IN, NO_CODE_TEXT, Registry, Support
 
 IMPORTED_ELSEWHERE = {
@@ -61,7 +61,7 @@ def operator_table(registry: Registry = BUILT_IN) -> str:
         head = ["", f"### {domain or 'ai.onnx'}", "", "| operator | versions | element types | kernels | limits |"]
         lines += [*head, "|---|---|---|---|---|", *rows]
     lines += ["", "### Not supported", "", ", ".join(missing) + ".", *_unsupported_operators(registry)]
-    for library in LIBRARIES.values():
+    for library in (library for library in LIBRARIES.values() if library.key in FAMILY_PACKAGES):
         lines += ["", f"### {library.title}", "", *_library_rows(library)]
     return "\n".join(lines) + "\n"
 

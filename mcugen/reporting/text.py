@@ -150,7 +150,7 @@ def _add_time(table: FactList, report: Report) -> None:
     if report.accuracy is not None:
         table.rows += accuracy_rows(report.accuracy, "run under simulation")
     table.add_row("MACs", _number(model.macs), f"{model.parameters:,} parameters")
-    if model.dropped_channels:
+    if model.dropped_macs:
         table.add_row("MACs dropped", _number(model.dropped_macs), dropped_text(model))
     table.add_row("instructions", _number(report.instructions), "retired, one inference")
     known = report.instruction_range
@@ -202,6 +202,9 @@ def _add_memory(table: FactList, report: Report) -> None:
     if report.weight_copies:
         nbytes = sum(copy.bytes for copy in report.weight_copies)
         table.add_row("copies at run time", _number(nbytes), f"bytes of weights {copies_text(report.weight_copies)}")
+    if report.accelerator is not None:
+        cycles = sum(segment.cycles_estimate for segment in report.accelerator.segments)
+        table.add_row("NPU: cycles, estimate", _number(cycles), str(report.accelerator))
     table.add_row("RAM: static", _number(ram.static), "bytes besides the arena")
     table.add_row("RAM: peak stack", _number(ram.stack), "bytes below the caller's frame")
     bound = report.stack_bound
@@ -218,6 +221,9 @@ def _add_memory(table: FactList, report: Report) -> None:
         table.add_row("self-test: input", "", report.self_test_input)
     for known in report.plausible:
         table.add_row(f"plausible: {known.output}", "", f"{known.low:.4g} to {known.high:.4g}")
+    if report.monitor is not None:
+        observed = ", ".join(report.monitor.names)
+        table.add_row("RAM: monitor", _number(report.monitor.nbytes), f"bytes for statistics of {observed}")
     pipeline = report.input_pipeline
     if pipeline is not None:
         table.add_row(
@@ -300,8 +306,10 @@ def _optimality(ram: Ram) -> str:
 
 
 def dropped_text(model: ModelFigures) -> str:
-    """Return a text on the number of channels that were removed as constant or unused."""
-    return f"{model.dropped_channels:,} channels that are constant or that nobody reads"
+    """Return a text on the numbers of channels and elements that were removed as constant or unused."""
+    channels = f"{model.dropped_channels:,} channels that are constant or that nobody reads"
+    elements = f"{model.dropped_elements:,} elements, such as time steps, that no output depends on"
+    return " and ".join([channels] * bool(model.dropped_channels) + [elements] * bool(model.dropped_elements))
 
 
 def accuracy_rows(accuracy: Accuracy, ran: str) -> list[tuple[str, str, str]]:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from mcugen.frontend.tflite import operators as _operators  # noqa: F401 (registers the builders)
-from mcugen.frontend.tflite.node import BUILDERS
+from mcugen.frontend.tflite.matching import MATCHING_OPERATORS
 from mcugen.frontend.tflite.schema import ELEMENT_TYPES, OPERATOR_NAMES
+from mcugen.ops.onnx_node import BUILT_IN
 
 _NO_OPERATORS = {"CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"}
 """Names in the schema that stand for no operator of their own."""
@@ -18,10 +19,11 @@ def tflite_operator_table() -> str:
         f"Element types: {kinds}. Quantized tensors have one scale, constants also one for each channel. Scales and "
         "layouts are converted by QuantizeLinear, DequantizeLinear and Transpose, which the compiler removes.",
         "",
-        "| operator | ONNX operators | limits |",
-        "|---|---|---|",
+        "| operator | ONNX operators | limits | `--match tflite` |",
+        "|---|---|---|---|",
     ]
-    lines += [f"| {kind} | {entry.becomes} | {entry.limits} |" for kind, entry in sorted(BUILDERS.items())]
-    left = sorted(set(OPERATOR_NAMES) - set(BUILDERS) - _NO_OPERATORS)
-    lines += ["", "### Not supported", "", ", ".join(left) + ", and custom operators."]
+    for kind, entry in sorted(BUILT_IN.tflite.items()):
+        lines.append(f"| {kind} | {entry.becomes} | {entry.limits} | {'yes' if kind in MATCHING_OPERATORS else ''} |")
+    left = sorted(set(OPERATOR_NAMES) - set(BUILT_IN.tflite) - _NO_OPERATORS)
+    lines += ["", "### Not supported", "", ", ".join(left) + ", and custom operators without a plug-in."]
     return "\n".join(lines) + "\n"

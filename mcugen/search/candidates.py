@@ -15,7 +15,7 @@ from mcugen.search.goal_program import build_for_goal
 from mcugen.search.line_buffer_tradeoff import GROUPED
 from mcugen.search.metrics import AccuracyLevel, Metrics
 from mcugen.search.objective import Budget, Objective
-from mcugen.search.plan import ProgramCandidate
+from mcugen.search.plan import LayerPlacement, ProgramCandidate
 from mcugen.search.problem import SearchProblem
 from mcugen.search.trace import excess_of
 from mcugen.search.transformations import (
@@ -69,6 +69,8 @@ class Selection:
     reason: str = ""
     """Why the best program was chosen, as a phrase for the trace; "" if the last refinement gives no reason of its
     own."""
+    placements: tuple[LayerPlacement, ...] = ()
+    """Where each layer runs, and why; empty without an accelerator."""
 
     def choosing(self, chosen: ProgramCandidate, *more: ProgramCandidate) -> Selection:
         """Return the selection with `chosen` as the best program, and with `more` added to the candidates."""

@@ -85,6 +85,7 @@ class ProgramCostModel(CostModel[BuiltProgram]):
         if level is AccuracyLevel.BUILT:
             return self._built(candidate)
         program, copies, board = candidate.program, candidate.copies, self._board
+        energy = None if program.is_offloaded else board.energy  # It is that of the CPU.
         places = copies.options.place if copies else self._options.place
         stalls = copies.waits if copies else 0.0
         if level is AccuracyLevel.PLACED:
@@ -96,7 +97,7 @@ class ProgramCostModel(CostModel[BuiltProgram]):
             stall_cycles=stalls,
             use=use_of(program, board, self._options),
             copied_bytes=copied_bytes(program, board, places) - copied_bytes(program, board, self._options.place),
-            microjoules=None if cycles is None or board.energy is None else board.energy.microjoules(cycles),
+            microjoules=None if cycles is None or energy is None else energy.microjoules(cycles),
             level=level,
         )
 

@@ -21,6 +21,20 @@ WEIGHT_COPY_KERNELS = (STAGE_WEIGHTS, BEGIN_WEIGHTS)
 
 
 @dataclass(frozen=True)
+class LayerPlacement:
+    """The place where one layer of the optimized graph runs, CPU or accelerator, and the reason."""
+
+    layer: str
+    """Name of the layer's first result."""
+    operator: str
+    """Name of the operator."""
+    segment: int | None
+    """Number of the segment, from 0, that the accelerator computes; None if the layer runs on the CPU."""
+    reason: str
+    """Why the layer runs there, as a phrase."""
+
+
+@dataclass(frozen=True)
 class GraphChanges:
     """The decisions that change the graph before it is lowered.
 
@@ -33,6 +47,8 @@ class GraphChanges:
     """Layers at the end of a chain that is computed in tiles of image columns."""
     channel_tiles: tuple[str, ...] = ()
     """Layers that are computed in tiles of output channels."""
+    offloaded: tuple[str, ...] = ()
+    """Last results of segments that an accelerator computes."""
     recomputed: tuple[str, ...] = ()
     """Results of inference that training computes again for the gradients, instead of keeping them in memory."""
 
@@ -151,6 +167,7 @@ class ProgramPlan:
             ("heads split", changes.split_heads),
             ("spatial tiling", changes.spatial_tiles),
             ("output-channel tiling", changes.channel_tiles),
+            ("offloaded segments", changes.offloaded),
             ("recomputed results", changes.recomputed),
             ("line-buffered groups", self.row_groups),
             ("compressed weights", self.compressed_weights),

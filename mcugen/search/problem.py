@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from mcugen.backends.accelerator import Accelerator
 from mcugen.core.board import Board
 from mcugen.core.options import CompileOptions
 from mcugen.hir.graph import Graph
@@ -37,6 +38,8 @@ class SearchProblem:
     """Records the candidates; None for no record."""
     board_for: BoardFactory | None = field(default=None, repr=False, compare=False)
     """Returns the board for other options; None if no programs for other goals are to be compared."""
+    accelerator: Accelerator | None = field(default=None, repr=False, compare=False)
+    """The accelerator to which segments of the graph may be offloaded; None for none."""
     evaluator: ProgramCostModel | None = field(default=None, repr=False, compare=False)
     """The cost model of the search; None stands for a new one of the board and options."""
 

@@ -9,11 +9,14 @@ from mcugen.backends.cpu.pipeline import lowered
 from mcugen.core.board import Board
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.options import CompileOptions
+from mcugen.hir.graph import Graph
 from mcugen.lir.program import Control
 from mcugen.search.budget import Fit
 from mcugen.search.candidates import CandidateBuilder, Selection
 from mcugen.search.cost_model import CodeMeasure, ProgramCostModel
 from mcugen.search.line_buffer_groups import with_single_layer_groups
+from mcugen.search.offloading import Offloading
+from mcugen.search.plan import LayerPlacement
 from mcugen.search.problem import SearchProblem
 from mcugen.search.refinements import (
     BudgetAlternatives,
@@ -36,6 +39,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
     CopiesBeforeLayers(),
     ChannelTiling(),
     SlowdownCap(),
+    Offloading(),
 )
 """The refinements in the order in which they follow the requested program."""
 
@@ -50,6 +54,10 @@ class SearchResult:
     """The board whose CPU features include tuning flags: names by which variants of kernels are selected."""
     options: CompileOptions
     """The options of the search; their goal may differ from the requested one."""
+    offloaded: Graph | None = None
+    """The graph with segments that an accelerator computes; None if the CPU computes all of it."""
+    placements: tuple[LayerPlacement, ...] = ()
+    """Where each layer runs, and why; empty without an accelerator."""
 
     def placed(self, options: CompileOptions) -> CompileOptions:
         """Return the given options with a placement that makes start-up code copy this program's weights to RAM."""
@@ -84,7 +92,8 @@ class ProgramSearch:
         selection = self.select()
         problem = selection.problem
         fit = Fit(problem.budget, selection.chosen, selection.requested, _layer_by_layer_instructions(selection))
-        return SearchResult(fit, problem.board, problem.options)
+        offloaded = problem.graph if problem.changes.offloaded else None
+        return SearchResult(fit, problem.board, problem.options, offloaded, selection.placements)
 
     def select(self) -> Selection:
         """Run the search, and return the chosen program, the other candidates, and the problem that it was built for.
@@ -120,7 +129,8 @@ class ProgramSearch:
 
 
 def _select_program(problem: SearchProblem) -> Selection:
-    return ProgramSearch(problem).select()
+    """Run a search within a search; only the outermost search offloads segments."""
+    return ProgramSearch(replace(problem, accelerator=None)).select()
 
 
 def _layer_by_layer_instructions(selection: Selection) -> float | None:

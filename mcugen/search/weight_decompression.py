@@ -186,7 +186,9 @@ def _codes(program: Program) -> Iterator[tuple[Buffer, CompressedForm]]:
     in_blocks = {id(program.instrs[i]) for whole in program.wholes() if len(whole) > 1 for i in whole}
     outputs = {endpoint.buffer for endpoint in program.outputs}
     for buffer, instrs in readers.items():
-        is_alone = not any(id(instr) in in_blocks or instr.kernel in PREPARATION_KERNELS for instr in instrs)
+        is_alone = not any(
+            id(instr) in in_blocks or instr.is_offloaded or instr.kernel in PREPARATION_KERNELS for instr in instrs
+        )
         if not is_alone or not is_read(buffer) or buffer in outputs:
             continue
         assert buffer.data is not None

@@ -67,7 +67,6 @@ _LINK = ("-nostartfiles", "-Wl,--gc-sections", "-T", "link.ld")
 _FOR_ONE_CORE = ("main.c", "empty.c", "wire.c")
 _GENERATED = (*_FOR_ONE_CORE, "cores.c")
 _TARGET_SOURCES = ("startup", "semihosting", "measure", "copies")
-_CPU_SOURCES = ("reset", "counter")
 _MIN_HOOK_LAYERS = 16
 """Layers. Two at least: the hook's own cost is the distance of two calls."""
 
@@ -195,7 +194,7 @@ def build_target(
     """
     _write_sources(bundle, folder)
     build = _target_build(bundle, board, machine, folder, files)
-    harness = _measuring_units(machine, len(bundle.layers))
+    harness = _measuring_units(machine, bundle, len(bundle.layers))
     nothing = _harness_units(("empty",), ()) if empty else []
     model = [replace(unit, flags=(*unit.flags, *_COPIED)) for unit in _model_units(bundle)]
     hooked = _hooked_units(bundle, model) if hooks or stacks else model
@@ -234,7 +233,7 @@ def build_by(command: Sequence[str], bundle: Bundle, board: Board, folder: Path,
         return _linked(gcc, units, model, ())
     machine = find_machine(board)
     build = _target_build(bundle, board, machine, folder)
-    return _linked(build.compiler, _measuring_units(machine, 0), model, _LINK)
+    return _linked(build.compiler, _measuring_units(machine, bundle, 0), model, _LINK)
 
 
 def _linked(compiler: Compiler, harness: list[Unit], model: list[str], flags: tuple[str, ...]) -> Path:
@@ -329,7 +328,7 @@ def build_parts(
     machine = find_machine(board)
     (_write_model(bundle, folder) / "main.c").write_text("int main(void) { return 0; }\n")
     build = _target_build(bundle, board, machine, folder, files)
-    units = [*_measuring_units(machine, 0), *_model_units(bundle)]
+    units = [*_measuring_units(machine, bundle, 0), *_model_units(bundle)]
     build.compile(units)
     kept = [f"-Wl,--undefined={root}" for root in roots]
     return build.link("parts.elf", units, kept), build.link("empty.elf", units)
@@ -363,14 +362,16 @@ def _target_build(
     return _Build(Compiler((find_program(toolchain.gcc),), flags, folder), library, board.cflags, _LINK)
 
 
-def _measuring_units(machine: Machine, layers: int) -> list[Unit]:
+def _measuring_units(machine: Machine, bundle: Bundle, layers: int) -> list[Unit]:
     """Return the harness of measured firmware, with room for the readings of `layers` layers.
 
-    The room is a power of two, so that the object of one model serves others.
+    The room is a power of two, so that the object of one model serves others. Functions for accelerators are compiled
+    only for models that invoke one: other firmware, and so estimates of its caches, does not depend on them.
     """
-    stems = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in _CPU_SOURCES), "main")
+    stems = (*_TARGET_SOURCES, *(f"{machine.harness}/{stem}" for stem in machine.sources), "main")
     room = {"measure": (f"-DHARNESS_LAYERS={max(_MIN_HOOK_LAYERS, 1 << (layers - 1).bit_length())}",)}
-    return [unit for stem in stems for unit in _harness_units((stem,), (*_NO_MEMSET, *room.get(stem, ())))]
+    flags = room | {"semihosting": ("-DHARNESS_ACCELERATOR",) if bundle.invocations else ()}
+    return [unit for stem in stems for unit in _harness_units((stem,), (*_NO_MEMSET, *flags.get(stem, ())))]
 
 
 def _write_sources(bundle: Bundle, folder: Path) -> None:
@@ -391,19 +392,23 @@ def _write_sources(bundle: Bundle, folder: Path) -> None:
             has_weights=bundle.weights_blob is not None,
             reads_weights=bundle.reads_weights,
             input_code=bundle.input_code,
+            invokes_accelerator=bool(bundle.invocations),
         )
         with_functions = with_runtime_functions({**bundle.files, name: text}, files=[name])
         (harness / name).write_text(with_functions[name])
 
 
 def _write_model(bundle: Bundle, folder: Path) -> Path:
-    """Write the model's files, and return the folder for the harness's files beside them."""
+    """Write the model's files and stand-ins of drivers, and return the folder for the harness's files beside them."""
     model, harness = folder / "model", folder / "harness"
     model.mkdir(parents=True, exist_ok=True)
     validation = [file for file in validation_files(bundle.name) if bundle.validation is not None]
     for name in (*bundle.sources, *bundle.headers, *bundle.linker_scripts, *validation):
         (model / name).write_text(bundle.files[name])
     harness.mkdir(exist_ok=True)
+    for stand_in in _stand_ins(bundle):
+        text = _render(f"{stand_in}/driver.c.j2", invocations=bundle.invocations)
+        (harness / f"{stand_in}.c").write_text(text)
     return harness
 
 
@@ -452,7 +457,22 @@ def _harness_units(stems: tuple[str, ...], flags: tuple[str, ...]) -> list[Unit]
 
 
 def _model_units(bundle: Bundle) -> list[Unit]:
-    return [_model_unit(Path(source).stem) for source in bundle.sources]
+    """Return the model's files, and the sources that take the place of drivers of accelerators."""
+    headers = _stand_in_headers(bundle)
+    units = [_model_unit(Path(source).stem) for source in bundle.sources]
+    drivers = [
+        Unit(f"harness/{name}.c", f"harness/{name}.o", (*_NO_MEMSET, *_STRICT, *headers)) for name in _stand_ins(bundle)
+    ]
+    return [*(replace(unit, flags=(*unit.flags, *headers)) for unit in units), *drivers]
+
+
+def _stand_in_headers(bundle: Bundle) -> tuple[str, ...]:
+    return tuple(f"-I{HARNESS_DIR / stand_in}" for stand_in in _stand_ins(bundle))
+
+
+def _stand_ins(bundle: Bundle) -> list[str]:
+    """Return the folders of the harness with drivers that take the place of those that the model calls."""
+    return [library.stand_in for library in bundle.libraries if library.stand_in]
 
 
 def _host_units(bundle: Bundle) -> list[Unit]:
@@ -471,7 +491,8 @@ def _joined_units(bundle: Bundle, folder: Path) -> list[Unit]:
     text = "".join(f'#include "{source}"\n' for source in joined if source in present)
     (folder / "harness" / "joined.c").write_text(text)
     alone = [unit for unit in units if unit.source not in joined]
-    return [*alone, Unit("harness/joined.c", "harness/joined.o", (*_STRICT, "-I", "."))]
+    flags = (*_STRICT, "-I", ".", *_stand_in_headers(bundle))
+    return [*alone, Unit("harness/joined.c", "harness/joined.o", flags)]
 
 
 def _hooked_units(bundle: Bundle, model: Sequence[Unit]) -> list[Unit]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mcugen.codegen.bundle import Bundle
 from mcugen.core.board import Board
 from mcugen.core.errors import ToolMissingError, VerificationError
 from mcugen.simulation.build import TargetImages
 from mcugen.simulation.disassembly import Instruction
 from mcugen.simulation.elf import AddressRange, functions
 from mcugen.simulation.profile import AWAIT_FUNCTION, COPY_FUNCTION, HARNESS_FUNCTIONS, Edge, Profiler, Span
-from mcugen.simulation.timings import TIMINGS, Timing
+from mcugen.simulation.timings import REPLACED_PARTS, TIMINGS, Timing
 from mcugen.simulation.waits import Wait, memories_with_waits, memories_without_timing, read_wait
 
 
@@ -52,6 +53,14 @@ class Cycles:
         return tuple(cycles - sum(wait.cycles for wait in waits) for cycles, waits in pairs)
 
 
+STAND_IN = "ethosu_invoke_v3"
+"""Name of the function of an accelerator's driver that test firmware with an accelerator has."""
+
+STAND_IN_FUNCTIONS = ("ethosu_", "npu_", "harness_", "pass", "semihosting", "go_to_start")
+"""Beginnings of the names of functions that play an accelerator's driver, whose estimated time counts instead of theirs
+(templates/harness); a call of the model runs no other function of the test firmware with such a name."""
+
+
 @dataclass(frozen=True)
 class Disassembly:
     """The instructions of a firmware, and the address ranges in it that the estimate of cycles treats separately."""
@@ -62,6 +71,8 @@ class Disassembly:
     """Address ranges of the test firmware's own functions, which are not counted."""
     copies: Sequence[AddressRange] = ()
     """Address ranges of the functions that stand for a DMA controller: one begins a copy, one waits for its end."""
+    replaced: Mapping[AddressRange, int] = field(default_factory=dict)
+    """Cycles of the core's instructions in place of functions, by the functions' address ranges (Timing.replaced)."""
 
     def block(self, edge: Edge) -> list[Instruction]:
         """Return the instructions of the basic block that a counted jump between blocks starts from, in order.
@@ -135,6 +146,18 @@ def estimate_cycles(images: TargetImages, profiler: Profiler, instructions: int)
     )
 
 
+def with_accelerators(cycles: Cycles, bundle: Bundle) -> Cycles:
+    """Return the cycles of a call and its layers with the estimated time of accelerators, for which the CPU waits."""
+    if cycles.total is None:
+        return cycles
+    times = Counter[int]()
+    for invocation in bundle.invocations:
+        times[invocation.layer] += invocation.runs * round(invocation.work.cpu_cycles)
+    layers = cycles.layers and tuple(own + times[layer] for layer, own in enumerate(cycles.layers))
+    note = f"{cycles.note}; NPU by its compiler's estimate"
+    return replace(cycles, total=cycles.total + sum(times.values()), layers=layers, note=note)
+
+
 def _core_cycles(span: Span, code: Disassembly, timing: Timing, board: Board) -> int:
     """Return the cycles on memory without wait states, multiplied by the measured core factor."""
     return round(cycles_of(span, code, timing) * board.core_factor)
@@ -174,7 +197,12 @@ def read_code(image: Path, timing: Timing) -> Disassembly:
     """
     known = functions(image)
     copies = [known[name] for name in (COPY_FUNCTION, AWAIT_FUNCTION) if name in known]
-    return Disassembly(timing.read(image), [area for name, area in known.items() if name in HARNESS_FUNCTIONS], copies)
+    ignored = [area for name, area in known.items() if name in HARNESS_FUNCTIONS]
+    parts = {area: 0 for name, area in known.items() if timing.replaced and name.startswith(REPLACED_PARTS)}
+    if STAND_IN in known:
+        parts |= {area: 0 for name, area in known.items() if name.startswith(STAND_IN_FUNCTIONS)}
+    replaced = parts | {known[name]: cycles for name, cycles in timing.replaced.items() if name in known}
+    return Disassembly(timing.read(image), ignored, copies, replaced)
 
 
 def instructions_of(span: Span, code: Disassembly) -> int:
@@ -229,7 +257,12 @@ def _edge_cycles(edge: Edge, code: Disassembly, timing: Timing) -> int:
     """
     if any(edge.begin in area for area in code.copies):
         return 0  # A DMA controller would run this code's work on the board.
+    if any(edge.begin in area for area in code.replaced):
+        return 0  # The call counts as the instruction that the core has.
     block, target = code.block(edge), code.at(edge.to)
+    instruction_cycles = next((cycles for area, cycles in code.replaced.items() if edge.to == area.begin), None)
+    if instruction_cycles is not None:
+        return timing.cycles(block) - 1 + instruction_cycles
     refill = timing.refill(block[-1], target) if code.branches(edge) else 0
     if refill:
         return timing.cycles(block) + refill

@@ -20,6 +20,7 @@ import numpy as np
 from mcugen.codegen.bundle import Bundle, Port
 from mcugen.core.errors import ConstraintError, UsageError, VerificationError
 from mcugen.lir.formula import Atom, Polynomial, Sizes, Symbol
+from mcugen.simulation.accelerators import DRIVER_CHECKS, played_accelerators
 from mcugen.simulation.elf import cpu_of, function_at
 from mcugen.simulation.machines import Machine
 from mcugen.simulation.toolchain import USER_MODE, find_program, first_lines
@@ -145,7 +146,8 @@ def execute(
     (folder / "output.bin").write_bytes(b"")
     crc_bytes = 4 if bundle.input_code else 0
     sample_bytes = crc_bytes + sum(port.nbytes for port in _written(bundle))
-    exit_code = _watch(program, folder, sample_bytes, timeout, progress, first)
+    with played_accelerators(bundle, folder):
+        exit_code = _watch(program, folder, sample_bytes, timeout, progress, first)
     console = (folder / "console.txt").read_text(errors="replace")
     findings = _findings(console)
     _check(program, bundle, exit_code, console, findings, first)
@@ -369,7 +371,13 @@ def _findings(console: str) -> Findings:
 
 
 def _check(program: Executable, bundle: Bundle, exit_code: int, console: str, findings: Findings, first: int) -> None:
-    libraries = " and ".join(library.versions for library in bundle.libraries)
+    libraries = " and ".join(library.versions for library in bundle.libraries if not library.stand_in)
+    if "npu" in findings:
+        check, invocation, region = findings["npu"]
+        where = f"not so in invocation {invocation}, region {region}"
+        raise VerificationError(
+            f"calls of the NPU's driver: {DRIVER_CHECKS[check]}", where, "report this as a bug of mcugen"
+        )
     if "status" in findings:
         number, status = findings["status"]
         sample = first + number

@@ -17,6 +17,7 @@ from mcugen.simulation.toolchain import (
     DEBIAN_PACKAGES,
     HOST_COMPILER,
     RISCV,
+    XTENSA,
     Toolchain,
     find_program,
     host_command,
@@ -50,7 +51,7 @@ def tools(board: Board | None = None) -> list[Tool]:
     """Return the compilers and simulators that a board needs; without a board, all that mcugen uses."""
     host = _tool(_host_compiler(), "board `host`, and QEMU's plugin, which cycles are estimated by")
     if board is None:
-        return [*_of(ARM, "Cortex-M boards"), *_of(RISCV, "RISC-V boards"), host]
+        return [*_of(ARM, "Cortex-M boards"), *_of(RISCV, "RISC-V boards"), *_of(XTENSA, "Xtensa boards"), host]
     return [*(_of(find_machine(board).toolchain, board.name) if board.qemu else []), host]
 
 

@@ -47,9 +47,10 @@ class Linked:
         Raises:
             UsageError: Files of the library are missing.
         """
-        if not bundle.libraries:
+        libraries = [library for library in bundle.libraries if not library.stand_in]
+        if not libraries:
             return cls()
-        (library,) = bundle.libraries
+        (library,) = libraries
         include, archive = library.options
         if files is None:
             variables = " and ".join(library.variables)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from mcugen.core.board import Board
 from mcugen.core.errors import UsageError
-from mcugen.simulation.timer import Counter, Minstret, SysTick
-from mcugen.simulation.toolchain import ARM, RISCV, Toolchain, host_compiler, program_version
+from mcugen.simulation.timer import CCount, Counter, Minstret, SysTick
+from mcugen.simulation.toolchain import ARM, RISCV, XTENSA, Toolchain, host_compiler, program_version
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -63,6 +63,8 @@ class Machine:
     """Name of the region that holds the weights."""
     arena_region: str = "BULK"
     """Name of the region that holds the arena."""
+    sources: tuple[str, ...] = ("reset", "counter")
+    """Names of the C files in `harness` that measured firmware needs."""
     uart: int = 0
     """Address of the first serial port; 0 if the harness has no driver for the port."""
 
@@ -135,6 +137,16 @@ _MICROBIT = replace(
     weights_region="CODE",
     arena_region="DATA",
 )
+_LX106 = Machine(
+    "sim-lx106",
+    XTENSA,
+    ("-M", "sim", "-cpu", "lx106", "-m", "256M"),
+    "xtensa",
+    CCount(40_000_000),
+    _regions(0x5000_0000, 0x6000_0000, (0x6040_0000, 252 * _MIB)),
+    sources=("reset", "counter", "arithmetic"),
+)
+"""QEMU's simulated Xtensa system with an LX106, whose system ROM and RAM have `-m` bytes each."""
 
 
 _RISCV_NAME = re.compile(r"virt-rv32i(?P<letters>m?a?f?c?)(?P<bit_extensions>(_zb[abcs])*)")
@@ -159,7 +171,7 @@ def _riscv_machine(name: str) -> Machine | None:
     return Machine(name, RISCV, options, "riscv", Minstret(), regions, uart=0x1000_0000)
 
 
-_MACHINES = {machine.name: machine for machine in (_AN385, _AN386, _AN500, _AN505, _AN547, _MICROBIT)}
+_MACHINES = {machine.name: machine for machine in (_AN385, _AN386, _AN500, _AN505, _AN547, _MICROBIT, _LX106)}
 _RISCV_EXAMPLES = ("virt-rv32imc", "virt-rv32imac", "virt-rv32imafc", "virt-rv32imac_zba_zbb")
 
 

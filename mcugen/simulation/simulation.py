@@ -21,7 +21,7 @@ from mcugen.core.errors import ToolMissingError, UsageError
 from mcugen.core.options import LibraryFiles
 from mcugen.distributed.sharing import ONLY_THIS_PROCESS, Workers
 from mcugen.simulation.build import Checks, TargetImages, build_host, build_parts, build_target
-from mcugen.simulation.cycles import Cycles, estimate_cycles
+from mcugen.simulation.cycles import Cycles, estimate_cycles, with_accelerators
 from mcugen.simulation.elf import function_sizes, read_sizes
 from mcugen.simulation.execute import (
     Executable,
@@ -167,6 +167,7 @@ def simulate(
         timed = board if wait_states is None else board.with_flash_waits(wait_states)
         profiler = Profiler(machine, bundle, samples[0], timed, PROFILED_TIMEOUT_FACTOR * timeout)
         estimate = estimate_cycles(images, profiler, instructions) if cycles else None
+        estimate = with_accelerators(estimate, bundle) if estimate and bundle.invocations else estimate
         stack, input_instructions = run.findings["stack"][0], timing.input_instructions()
         bound = stack_bound(images.model, f"{bundle.name}_run", machine.toolchain)
         return Execution(

@@ -25,14 +25,18 @@ class StackBound:
         bytes: The bound; None if the code does not allow one.
         path: The chain of calls that reaches the bound: each function's name, and its stack in bytes at the next call.
         reason: Why there is no bound; "" if there is one.
-        pointers: Names of the functions that call through a pointer. The bound leaves out the stack of functions called
-            that way.
+        pointers: Names of the functions that call through a pointer, or call a driver of the user's project. The bound
+            leaves out the stack of functions called that way.
     """
 
     bytes: int | None
     path: tuple[tuple[str, int], ...] = ()
     reason: str = ""
     pointers: tuple[str, ...] = ()
+
+
+DRIVER_PREFIXES = ("ethosu_", "harness_")
+"""Beginnings of the names of functions that take the place of an accelerator's driver in test firmware."""
 
 
 class _UnknownError(Exception):
@@ -87,8 +91,10 @@ class _Walk:
         where: tuple[int, int | None] = (0, None)
         for at, depth in self._depths(entry).items():
             step = self.code[at]
-            inner = self.bound(step.target) if step.calls and step.target is not None else 0
-            if step.calls and step.target is None:
+            target = step.target if step.calls else None
+            is_foreign = target is None or self._name(target).startswith(DRIVER_PREFIXES)
+            inner = 0 if target is None or is_foreign else self.bound(target)
+            if step.calls and is_foreign:
                 self.pointers.add(self._name(entry))
             top = max(depth, depth + (step.pushed or 0))
             if max(top, depth + inner) > peak:

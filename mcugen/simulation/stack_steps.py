@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from mcugen.simulation.disassembly import registers
 from mcugen.simulation.elf import words
-from mcugen.simulation.toolchain import ARM, Toolchain, find_program
+from mcugen.simulation.toolchain import ARM, XTENSA, Toolchain, find_program
+from mcugen.simulation.xtensa import RESYNC_BYTES
 
 _ADDRESS = re.compile(r"\s*[0-9a-f]+:\t")
 _TARGET = re.compile(r"\b([0-9a-f]+) <([^>+]+)(\+0x[0-9a-f]+)?>")
@@ -45,10 +46,28 @@ def read_steps(image: Path, toolchain: Toolchain) -> dict[int, StackStep]:
     """Return the effect of each instruction of an ELF program on stack and control flow, by address."""
     machine = ("-m", "armv8.1-m.main", "-M", "reg-names-std") if toolchain is ARM else ()
     command = [find_program(toolchain.objdump), "-d", "--no-show-raw-insn", *machine, str(image)]
+    reader = _Arm(words(image)) if toolchain is ARM else _Xtensa(words(image)) if toolchain is XTENSA else _Riscv()
+    steps = _read(command, reader)
+    read: set[int] = set()
+    while begins := _missed(steps) - read if toolchain is XTENSA else set():
+        for begin in sorted(begins):
+            part = [f"--start-address={begin:#x}", f"--stop-address={begin + RESYNC_BYTES:#x}"]
+            steps = _read([*command, *part], reader) | steps
+        read |= begins
+    return steps
+
+
+def _missed(steps: Mapping[int, StackStep]) -> set[int]:
+    """Return the targets of jumps that are no known instruction: objdump misses some behind padding."""
+    targets = {step.target for step in steps.values() if step.target is not None}
+    return {target for target in targets - steps.keys() if min(steps) <= target <= max(steps)}
+
+
+def _read(command: Sequence[str], reader: _Arm | _Xtensa | _Riscv) -> dict[int, StackStep]:
+    """Return the effect of each instruction that objdump prints, by address."""
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = [_Line.of(line) for line in text.splitlines() if _ADDRESS.match(line)]
-    ends = [*(line.address for line in lines[1:]), -1]
-    reader = _Arm(words(image)) if toolchain is ARM else _Riscv()
+    ends = [*(line.address for line in lines), -1][1:]
     pairs = [(line, end) for line, end in zip(lines, ends, strict=True) if not line.mnemonic.startswith(".")]
     return {line.address: reader.step(line, end) for line, end in pairs}
 
@@ -198,3 +217,42 @@ class _Riscv:
             self._constants.set(target, known + number)
         else:
             self._constants.set(target, None)
+
+
+class _Xtensa:
+    """A reader of Xtensa instructions with the CALL0 ABI from objdump."""
+
+    def __init__(self, literals: Mapping[int, int]) -> None:
+        self._literals = literals
+        self._constants = _Constants()
+
+    def step(self, line: _Line, end: int) -> StackStep:
+        name, operands = line.mnemonic.removesuffix(".n"), line.operands
+        make = partial(StackStep, line.text, end, self._pushed(name, operands))
+        self._remember(name, line)
+        if name in ("call0", "callx0"):
+            return make(target=line.target, calls=True)
+        if name == "ret":
+            return make(falls=False)
+        if name in ("j", "jx"):
+            return make(target=line.target, falls=False, computed=line.target is None)
+        return make(target=line.target) if name.startswith("b") and name != "break" else make()
+
+    def _pushed(self, name: str, operands: str) -> int | None:
+        target, source, value = (*(part.strip() for part in operands.split(",")), "", "")[:3]
+        if target != "a1" or name not in ("add", "addi", "addmi", "sub", "mov", "l32i"):
+            return 0
+        number = int(value, 0) if re.fullmatch(r"-?\d+|-?0x[0-9a-f]+", value) else self._constants.get(value)
+        if source != "a1" or number is None:
+            return None
+        return number if name == "sub" else -number
+
+    def _remember(self, name: str, line: _Line) -> None:
+        target, source = (*(part.strip() for part in line.operands.split(",")), "")[:2]
+        value = None
+        if name == "movi":
+            value = int(source, 0)
+        elif name == "l32r":
+            address = re.match(r"[0-9a-f]+", source)
+            value = self._literals.get(int(address[0], 16)) if address else None
+        self._constants.set(target, value)

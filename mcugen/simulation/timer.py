@@ -89,6 +89,23 @@ class Minstret:
 
 
 @dataclass(frozen=True)
+class CCount:
+    """Xtensa's counter of clock cycles, 32 bits wide, in the first word of a reading.
+
+    Attributes:
+        clock_hz: Clock of the CPU in Hz of virtual time.
+    """
+
+    clock_hz: int
+    shift = 6  # 2.56 ticks an instruction at 40 MHz: a difference of two readings, each rounded, names a whole number
+
+    def between(self, begin: Reading, end: Reading) -> int:
+        """Return the instructions executed from one reading to a later one, less than a period of the counter."""
+        ticks = (end[0] - begin[0]) % (1 << 32)
+        return round(ticks / Fraction(self.clock_hz << self.shift, 10**9))
+
+
+@dataclass(frozen=True)
 class TimerReadings:
     """The counter readings that the harness printed, in pairs before and after a call."""
 

@@ -65,6 +65,20 @@ RISCV = Toolchain(
     },
 )
 """Toolchain of 32-bit RISC-V CPUs, with picolibc."""
+XTENSA = Toolchain(
+    "xtensa-lx106-elf",
+    "qemu-system-xtensa",
+    (
+        "--specs=/usr/lib/xtensa-lx106-elf/picolibc.specs",
+        "-Wl,--no-relax",
+    ),  # gcc does not look in the folder of Debian's package.
+    {
+        "xtensa-lx106-elf-gcc": "gcc-xtensa-lx106 picolibc-xtensa-lx106-elf",
+        "xtensa-lx106-elf-objdump": "binutils-xtensa-lx106",
+        "qemu-system-xtensa": "qemu-system-misc",
+    },
+)
+"""Toolchain of the Xtensa LX106, the only Xtensa core with packages in Debian, with picolibc."""
 
 USER_MODE = {
     Cpu("EM_AARCH64", 64, True): "qemu-aarch64",
@@ -81,6 +95,7 @@ DEBIAN_PACKAGES: Mapping[str, str] = {
     "gcc": "gcc libc6-dev",
     **ARM.packages,
     **RISCV.packages,
+    **XTENSA.packages,
     **dict.fromkeys(USER_MODE.values(), "qemu-user"),
 }
 """Debian package of each program."""

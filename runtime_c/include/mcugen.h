@@ -45,6 +45,7 @@
 #define MCUGEN_ERROR_STORED 21    /* no complete learned state of this model is stored */
 #define MCUGEN_ERROR_CHANGED 22   /* the arena changed between two steps */
 #define MCUGEN_ERROR_RANGE 23     /* an output lies outside of its plausible range, or is NaN */
+#define MCUGEN_ERROR_ACCELERATOR 24 /* the driver of the accelerator has no device, or reports an error */
 
 /* Results of NAME_step, besides errors. */
 #define MCUGEN_DONE 0     /* the outputs are valid */

@@ -15,6 +15,15 @@ typedef int (*run_function)(void *arena);
 void harness_read(void *to, uint32_t size);
 void harness_write(const void *from, uint32_t size);
 
+/* Exchange data with the program that plays an accelerator, and that runs beside this one. Files are opened before the
+ * first call of the model, so that all calls run the same instructions. */
+void harness_open(void);
+void harness_send(const void *from, uint32_t size);
+void harness_receive(void *to, uint32_t size);
+
+/* Waits until mcugen has answered what was sent; then its reply can be received, and the next request be sent. */
+void harness_call(void);
+
 /* Prints one line: the key, then the numbers in hexadecimal. */
 void harness_print(const char *key, const uint32_t *numbers, uint32_t count);
 

@@ -536,11 +536,11 @@ def test_output_9(model: Path, tmp_path: Path):
     assert_failed(done, 9, "must be writable")
 
 
-def test_internal_error_1():
+def test_internal_error_1(model: Path):
     """What is no McugenError is a bug: it is shown whole."""
     code = (
         "import sys; from mcugen import cli; from mcugen.driver import compiler\n"
-        "compiler.compile_model = lambda *a: 1 / 0\nsys.argv = ['mcugen', 'inspect', 'm.onnx']\ncli.main()"
+        f"compiler.compile_model = lambda *a: 1 / 0\nsys.argv = ['mcugen', 'inspect', {str(model)!r}]\ncli.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")

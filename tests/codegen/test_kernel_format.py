@@ -137,8 +137,8 @@ def test_comments_of_assembly_become_comments_of_c():
         "push {r4, lr} @ saved\n  1:  @ a row\n@ alone\n@ on lines\n.endr MCUGEN_SIZE(1)\nbx lr"
     ) == "\n".join(
         [
-            '        "push {r4, lr}\\n" /* saved */',
-            '        "1:\\n"            /* a row */',
+            '        "push {r4,lr}\\n" /* saved */',
+            '        "1:\\n"           /* a row */',
             "        /* alone on lines */",
             '        ".endr\\n" MCUGEN_SIZE(1)',
             '        "bx lr\\n"',

@@ -16,9 +16,10 @@ from onnx_models import Net
 from PIL import Image
 
 from mcugen.core.errors import UsageError
+from mcugen.evaluation.python_samples import sample_source
 from mcugen.evaluation.samples import Samples, graph_endpoints, load_samples
 from mcugen.frontend.onnx import import_model
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
 from mcugen.lir.formula import Atom, Polynomial
 from mcugen.lir.program import Endpoint
 
@@ -63,6 +64,24 @@ def test_one_file_of_all_samples(tmp_path: Path) -> None:
     arrays, archive = (load_samples(tmp_path / name, IMAGE) for name in ("x.npy", "x.npz"))
     assert (loaded(arrays) == REALS[:, None]).all() and (loaded(archive) == REALS[:, None]).all()
     assert arrays.labels is None and archive.labels is not None and archive.labels.tolist() == [1, 0]
+
+
+def test_the_only_array_may_have_no_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", REALS)
+    assert (loaded(load_samples(tmp_path / "one.npz", IMAGE)) == REALS[:, None]).all()
+    np.savez(tmp_path / "two.npz", REALS, REALS)
+    with pytest.raises(UsageError, match=r"found: 'arr_0' and 'arr_1'|found: 'arr_0', 'arr_1'"):
+        load_samples(tmp_path / "two.npz", IMAGE)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+def test_inputs_of_16_bits_take_bfloat16_and_refuse_infinities(dtype: DType) -> None:
+    inputs = [replace(e, dtype=dtype) for e in endpoints(1, 6)]
+    values = np.arange(6, dtype=np.float32)[None].astype(DType.BFLOAT16.numpy)
+    (sample,) = load_samples(sample_source(values), inputs).inputs
+    assert sample["x"].dtype == dtype.numpy and (sample["x"].astype(np.float32) == np.arange(6)).all()
+    with pytest.raises(UsageError, match="must be finite"):
+        load_samples({"x": np.full((1, 6), np.inf, np.float32)}, inputs)
 
 
 def test_an_input_of_a_labels_name_is_no_label(tmp_path: Path) -> None:

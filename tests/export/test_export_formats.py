@@ -126,11 +126,11 @@ def test_flags_that_a_shell_would_read_are_refused(flag: str) -> None:
 
 def supports(format_: str, board: Board) -> bool:
     """Return the expectation by the vendors: which chips their tools build for."""
-    vendor, unplaced = board.description.split()[0], board.name in ("rv32imc", "rv32imafc", "alif_e7")
+    vendor, unplaced = board.description.split()[0], not board.frameworks
     is_cortex_m = board.cpu.startswith("cortex-m")
     return {
         "esp-idf": vendor == "Espressif" or board.name == "host" or (unplaced and not is_cortex_m),
-        "pico-sdk": board.name.startswith("rp2") or (unplaced and not is_cortex_m),
+        "pico-sdk": board.name.startswith("rp2") or (unplaced and board.cpu.startswith("rv")),
         "stm32cube": "STM32" in board.description or (unplaced and is_cortex_m),
         "mcuxpresso": vendor == "NXP" or "i.MX" in board.description or (unplaced and is_cortex_m),
         "keil": is_cortex_m,

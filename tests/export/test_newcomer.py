@@ -36,7 +36,7 @@ def test_a_project_of_stm32cubeide(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     exported("stm32cube", tmp_path, monkeypatch)
     source, target = re.search(r"Copy `([\w/]+)` into the project as `([\w/]+)`", DOCUMENT).groups()  # type: ignore[union-attr]
     include = re.search(r"Include paths: add `\.\./([\w/]+)`", DOCUMENT)[1]  # type: ignore[index]
-    header, call = re.search(r"In `main.c`: `(#include [^`]+)`, .*?\s`(printf[^`]+)`", DOCUMENT, re.DOTALL).groups()  # type: ignore[union-attr]
+    header, call = re.search(r"In `main.c` add `(#include [^`]+)`, .*?\s`(printf[^`]+)`", DOCUMENT, re.DOTALL).groups()  # type: ignore[union-attr]
     project = tmp_path / "project"
     (project / "Core" / "Src").mkdir(parents=True)
     shutil.copytree(tmp_path / source, project / target)
@@ -59,7 +59,7 @@ def test_an_application_of_zephyr(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     exported("zephyr", tmp_path, monkeypatch)
     sample = re.search(r"west build -b \w+/\w+ (digits/samples/\w+)", DOCUMENT)[1]  # type: ignore[index]
     settings = (tmp_path / sample / "prj.conf").read_text()
-    assert re.search(r"`(CONFIG_\w+=y)` in prj.conf", DOCUMENT)[1] in settings  # type: ignore[index]
+    assert re.search(r"`(CONFIG_\w+=y)` to prj.conf", DOCUMENT)[1] in settings  # type: ignore[index]
     include = tmp_path / "include" / "zephyr"
     (include / "sys").mkdir(parents=True)
     (include / "kernel.h").touch()

@@ -54,6 +54,12 @@ def test_layers_of_the_library_have_the_path_and_operations_a_name_in_their_modu
     assert names(model(CONV, RELU, ADD)) == ["block.conv:Conv", "block.act:Relu", "block.add:Add"]
 
 
+def test_the_number_of_a_module_stays() -> None:
+    conv = scopes("block", "block.conv_1", "conv2d_4", classes=("m.Block", "torch.nn.modules.conv.Conv2d"))
+    total = scopes("stage_2", "add_7", classes=("m.Stage",))
+    assert names(model(conv, RELU, total)) == ["block.conv_1:Conv", "block.act:Relu", "stage_2.add:Add"]
+
+
 def test_names_are_made_once() -> None:
     proto = model(CONV, RELU, ADD)
     assert names(proto) == names(proto)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -170,22 +171,106 @@ def test_a_tensor_is_no_model() -> None:
         mcugen.compile(torch.zeros(3))
 
 
-def test_a_pt2e_program_stays_integer() -> None:
-    reason = "torchao is not installed"
-    pt2e = pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e", reason=reason)
-    xnnpack = pytest.importorskip("torchao.testing.pt2e._xnnpack_quantizer", reason=reason)
-    net, samples = network("residual")
-    example = torch.from_numpy(samples[:1])
-    config = xnnpack.get_symmetric_quantization_config(is_per_channel=True)
-    prepared = pt2e.prepare_pt2e(
-        torch.export.export(net.eval(), (example,)).module(), xnnpack.XNNPACKQuantizer().set_global(config)
-    )
-    for sample in samples:
-        prepared(torch.from_numpy(sample[None]))
-    converted = pt2e.convert_pt2e(prepared)
-    model = mcugen.compile(torch.export.export(converted, (example,)), "stm32f446")
-    assert not [layer.name for layer in model.layers if "f32" in layer.kernel]
-    assert {"0", "3.conv", "3.add", "6"} <= {layer.name for layer in model.layers}
-    expected = converted(example).detach().numpy()
-    step = np.ptp(expected) / 100
-    np.testing.assert_allclose(model.run(samples[:1])["output"].reshape(expected.shape), expected, atol=step)
+class Keyword(nn.Module):
+    def forward(self, left: Any, *, scale: Any) -> Any:
+        return left * scale
+
+
+class Nested(nn.Module):
+    def forward(self, pair: Any) -> Any:
+        return {"sum": pair["left"] + pair["right"], "product": pair["left"] * pair["right"]}
+
+
+class Tuples(nn.Module):
+    def forward(self, pair: Any) -> Any:
+        left, right = pair
+        return left + right, (left * right, left - right)
+
+
+ONE = np.ones((1, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("module", "examples", "names", "num_outputs"),
+    [
+        (Keyword(), {"left": ONE, "scale": ONE}, ["left", "scale"], 1),
+        (Nested(), ({"left": ONE, "right": ONE},), ["pair_left", "pair_right"], 2),
+        (Nested(), {"pair": {"left": ONE, "right": ONE}}, ["pair_left", "pair_right"], 2),
+        (Tuples(), ((ONE, ONE),), ["pair_0", "pair_1"], 3),
+    ],
+    ids=["keyword", "dictionary", "dictionary by keyword", "tuple"],
+)
+def test_nested_inputs_and_outputs(module: nn.Module, examples: Any, names: list[str], num_outputs: int) -> None:
+    model = mcugen.compile(module, example_inputs=examples)
+    assert [endpoint.name for endpoint in model.compilation.compiled.program.inputs] == names
+    results = model.run({name: np.full((1, 1, 4), 3.0 - i, np.float32) for i, name in enumerate(names)})
+    assert len(results) == num_outputs
+    assert {float(values.flat[0]) for values in results.values()} <= {6.0, 5.0, 1.0}
+
+
+@pytest.mark.parametrize("file", ["x.npy", "x.npz"])
+def test_examples_and_samples_in_files(file: str, tmp_path: Path) -> None:
+    net, samples = network("TCN")
+    (np.save if file.endswith("npy") else np.savez)(tmp_path / file, samples)
+    shapes = [mcugen.compile(net, example_inputs=samples[:1]).run(samples[:1])["output"].shape]
+    np.save(tmp_path / "one.npy", samples[:1])
+    shapes.append(mcugen.compile(net, example_inputs=tmp_path / "one.npy").run(samples[:1])["output"].shape)
+    shapes.append(mcugen.compile(net, calibration=tmp_path / file).run(samples[:1])["output"].shape)
+    assert len(set(shapes)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_modules_of_other_types_compute_in_them(dtype: Any) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(6, 4), nn.Tanh()).to(dtype), torch.randn(1, 6).to(dtype)
+    model = mcugen.compile(net, example_inputs=x)
+    (endpoint,) = model.compilation.compiled.program.inputs
+    assert endpoint.dtype.value == str(dtype).removeprefix("torch.")
+    samples = x[None].double().numpy()
+    result = model.run(samples.astype(endpoint.dtype.numpy))["output"].astype(np.float64)
+    expected = net(x).detach().double().numpy()
+    np.testing.assert_allclose(result.reshape(expected.shape), expected, atol=0.02)
+
+
+def test_a_module_without_weights_is_one_error() -> None:
+    with pytest.raises(UsageError, match="the device 'meta'"):
+        mcugen.compile(nn.Linear(4, 3, device="meta"), example_inputs=ONE)
+
+
+def test_a_branch_that_depends_on_data_is_one_error(capfd: pytest.CaptureFixture[str]) -> None:
+    class Branch(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(ModelError, match=r"torch\.where"):
+        mcugen.compile(Branch(), example_inputs=ONE)
+    assert capfd.readouterr().out == ""
+
+
+def test_a_dynamic_size_needs_a_number() -> None:
+    sizes = ({2: torch.export.Dim("time", min=3, max=99)},)
+    program = torch.export.export(nn.Conv1d(4, 4, 1), (torch.zeros(1, 4, 9),), dynamic_shapes=sizes)
+    with pytest.raises(ModelError, match=r"every input dimension must be known.*--dim"):
+        mcugen.compile(program)
+
+
+LAYER_NAMES = {
+    "residual": {"0", "3.conv", "3.add", "6"},
+    "MobileNetV2": {"0", "3.conv.0", "3.conv.3", "3.conv.6", "3.add", "6"},
+    "transformer": {"embed", "block.linear1", "block.linear2", "head"},
+    "GRU": {"rnn", "head"},
+    "TCN": {"first", "second", "head"},
+}
+
+
+@pytest.mark.parametrize("is_quantized", [False, True], ids=["float", "int8"])
+@pytest.mark.parametrize("name", LAYER_NAMES)
+def test_layers_and_functions_of_c_have_the_names_of_modules(name: str, is_quantized: bool) -> None:
+    net, samples = network(name)
+    calibration = {"calibration": samples} if is_quantized else {}
+    model = mcugen.compile(net, "stm32f446", example_inputs=samples[:1], **calibration)
+    names = {layer.name for layer in model.layers}
+    assert {n for n in LAYER_NAMES[name] if n not in names and not n.endswith(".add")} == set()
+    assert not [n for n in names if "node_" in n or "val_" in n]
+    code = "".join(model.files.values())
+    assert all(re.search(rf"\b{re.escape(n)}\b", code) for n in LAYER_NAMES[name] & names)

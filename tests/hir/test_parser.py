@@ -17,7 +17,7 @@ from mcugen.hir.graph import ComputedSize, Graph
 from mcugen.hir.interpreter import interpret
 from mcugen.hir.parser import parse_graph
 from mcugen.hir.printer import print_graph
-from mcugen.hir.types import DType, Layout, QuantParams, TensorType
+from mcugen.hir.types import DType, Layout, QuantParams, Rounding, TensorType
 from mcugen.hir.verify import verify_graph
 from mcugen.hir.words import MnemonicTable
 from mcugen.ops.pointwise import Binary, Unary
@@ -117,6 +117,13 @@ def test_names_of_operators_tell_them_apart():
     assert words.made("exp", {}) == Unary("Exp")
     assert words.made("exp", {"function": "Neg"}) is None
     assert len(list(words)) > 100
+
+
+def test_the_rounding_of_a_tensor_is_read_again():
+    text = "graph g {\n  input %x : 2 int8(0.5, 3, tflite)\n  output x = %x\n}\n"
+    graph = parse_graph(text)
+    assert graph.inputs[0].type.q.rounding is Rounding.TFLITE
+    assert print_graph(graph) == text
 
 
 def test_a_dump_is_read_again():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import onnx.parser
@@ -81,7 +81,8 @@ def programs_of(graph: Graph, board: str, most: int, library: str = "") -> Itera
                 yield program, node.op.name
 
 
-def declared_blocks(seed: int, layers: int, most: int, board: str, library: str = "") -> list[Block]:
+@lru_cache(maxsize=len(BOARDS) + 1)  # those of one seed
+def declared_blocks(seed: int, layers: int, most: int, board: str, library: str = "") -> tuple[Block, ...]:
     """Return the instructions that declare overlaps, of all programs of a seed on a board.
 
     Args:
@@ -91,13 +92,13 @@ def declared_blocks(seed: int, layers: int, most: int, board: str, library: str 
         board: Name of the board.
         library: Name of a library whose kernels are used; "" for mcugen's own.
     """
-    return [
+    return tuple(
         block
         for graph in graphs(seed, layers)
         for program, name in programs_of(graph, board, most, library)
         for block in blocks_of(program, name)
         if block.claims()
-    ]
+    )
 
 
 def blocks_of_all_boards(seed: int, layers: int, most: int) -> list[Block]:

@@ -11,10 +11,11 @@ import onnx
 import pytest
 from float_models import quantized
 from onnx import helper
-from onnx_models import Net, imported, onnxruntime_outputs, operators, optimized, random_feeds
-from test_control import check, loop_body, scoped
+from onnx_models import Net, assert_close, imported, onnxruntime_outputs, operators, optimized, random_feeds
+from test_control import check, loop_body, scan_body, scoped
 
 from mcugen.core.errors import UnsupportedError
+from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 from mcugen.ops.control import Repeat
 
@@ -201,10 +202,53 @@ def test_what_is_not_quite_a_layer(write: Write) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, STEPS])
-def test_rows_along_another_axis_stay_a_loop(batch: int) -> None:
+def test_rows_along_another_axis_are_a_layer_behind_a_transposition(batch: int) -> None:
     model = While(lstm, 2, batch=batch, axis=1).model()
-    assert "lstm" not in operators(optimized(model))
+    assert "lstm" in operators(optimized(model))
     check(model)
+
+
+def scan(write: Write, states: int, batch: int, axes: tuple[int, int], direction: int) -> onnx.ModelProto:
+    """A Scan over x along one axis, whose rows are stacked along another, and its last states."""
+    net = Net()
+    x = net.input("x", *((STEPS, batch) if axes[0] == 0 else (batch, STEPS)), DEPTH)
+
+    def body(inner: Net, before: list[str], parts: list[str]) -> tuple[list[str], list[str]]:
+        after = list(write(inner, parts[0], before))
+        return after, after[:1]
+
+    inner = scan_body(body, [(batch, HIDDEN)] * states, [(batch, DEPTH)])
+    outs = [*(f"last{k}" for k in range(states)), "rows"]
+    first = [net.input(f"first{k}", batch, HIDDEN) for k in range(states)]
+    net.ops(
+        "Scan",
+        *first,
+        x,
+        outs=outs,
+        body=inner,
+        num_scan_inputs=1,
+        scan_input_axes=axes[:1],
+        scan_output_axes=axes[1:],
+        scan_input_directions=[direction],
+        scan_output_directions=[direction],
+    )
+    net.output(*outs)
+    return net.model()
+
+
+@pytest.mark.parametrize(("axes", "batch", "direction"), [((0, 0), 1, 0), ((1, 1), 2, 1), ((0, 1), 2, 0)])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_scan_is_the_layer(name: str, axes: tuple[int, int], batch: int, direction: int) -> None:
+    model = scan(*LAYERS[name], batch, axes, direction)
+    graph = optimized(model)
+    assert name.partition(",")[0] in operators(graph) and not any(node.op.bodies for node in graph.nodes)
+    assert_close(interpret(graph, random_feeds(model)), onnxruntime_outputs(model, random_feeds(model)))
+
+
+def test_a_scan_of_a_cell_is_quantized_like_the_layer() -> None:
+    graph = optimized(quantized(scan(gru(True), 1, 1, (0, 0), 0)).proto)
+    layers = [n for body in graph.nested() for n in body.nodes if n.op.name == "dense"]
+    assert layers and all(n.input(1).type.dtype is DType.INT8 for n in layers)
 
 
 def test_a_great_many_steps_are_not_played() -> None:

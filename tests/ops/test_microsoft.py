@@ -277,10 +277,19 @@ def groups(
     outputs: int = 3,
     **attributes: object,
 ) -> Case:
-    """Four heads of queries, two of keys and values, of 16 elements."""
+    """Four heads of queries, two of keys and values, of 16 elements.
+
+    A past whose length is known at run time only ends with zeros: what follows the new tokens in the present is not
+    specified, zeros in ONNX Runtime.
+    """
     q, k, v = real(batch, length, 64), real(batch, length, 32), real(batch, length, 32)
     qkv = [real(batch, length, 128), None, None] if packed else [q, k, v]
-    held = [real(batch, 2, past, 16), real(batch, 2, past, 16)] if past else [None, None]
+    held: list[Operand] = [None, None]
+    if past:
+        held = [real(batch, 2, past, 16), real(batch, 2, past, 16)]
+        for array in held if isinstance(lengths, np.ndarray) else ():
+            for sample, last in zip(array, lengths, strict=True):
+                sample[:, last + 1 - length :] = 0
     operands = [*qkv, *held, lengths, Fixed(whole(total)), *more]
     options = {"num_heads": 4, "kv_num_heads": 2, **attributes}
     return Case("GroupQueryAttention", operands, options, ("float32",) * outputs)

@@ -17,8 +17,6 @@ from markers import replace_between_markers
 from option_texts import NEEDED, text_of, title
 
 from mcugen.cli.app import app
-from mcugen.cli.settings import FILE, read_settings, settings_kinds
-from mcugen.cli.settings import MODEL as MODEL_KEY
 from mcugen.core.errors import UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.option_conflicts import CONFLICTS, DEADLINE, FIRMWARE, RANGES, USES, Conflict, require_compatible
@@ -27,6 +25,8 @@ from mcugen.driver.tasks import Judging, Quantizing
 from mcugen.options.arguments import TARGETS, Arguments
 from mcugen.options.option import REQUIRED, Option
 from mcugen.options.reference import option_reference
+from mcugen.options.settings import FILE, read_settings, settings_kinds
+from mcugen.options.settings import MODEL as MODEL_KEY
 from mcugen.options.table import MAX_COMMON_OPTIONS, OPTIONS, find_option, option_of_parameter, options_that_set
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +109,7 @@ RENAMED = {
     **{"dim": "dims", "bind": "bound", "input-type": "input_types", "state": "states", "plugin": "plugins"},
     **{"kernels": "family", "kernel": "kernels", "train": "layers", "train-weights": "precision", "json": "json_"},
     **{"cmsis-nn-include": "include", "cmsis-nn-lib": "archive", "layer": "layers", "max-accuracy-drop": "max_drop"},
-    "per-tensor": "per_channel",
+    **{"per-tensor": "per_channel", "keep-states": "keeps_states"},
 }
 """Fields whose names are not those of their options."""
 
@@ -188,8 +188,10 @@ FLAGS = {
     WEIGHTS_FILE: {"weights-blob": [""]},
     FIRMWARE: {},
     "--cores": {"cores": ["2"]},
+    "--npu": {"npu": ["auto"]},
     "--state": {"state": ["a:b"]},
     "--train": {"train": ["last:1"]},
+    "--stream-steps": {"stream-steps": ["1"]},
     "--tune": {"tune": ["2"]},
     "--self-test": {"self-test": ["2"]},
     "--plausible": {"plausible": ["y=0..1"]},

@@ -111,8 +111,12 @@ def _swapped(node: Node) -> None:
         node.set_input(number, value)
 
 
+OF_ACCELERATORS = ("ratio_bits", "multiplier_bits", "is_short")
+"""Fields that are set behind all passes, for layers that an accelerator computes."""
+
+
 def _other_operators(op: Operator) -> Iterator[tuple[str, Operator]]:
-    for field in fields(op):
+    for field in (field for field in fields(op) if field.name not in OF_ACCELERATORS):
         for value in _other_values(getattr(op, field.name)):
             yield f"{field.name} {value}", replace(op, **{field.name: value})
 

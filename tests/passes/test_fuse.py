@@ -19,6 +19,7 @@ from mcugen.passes.fuse import (
     fold_transpose_into_dense,
     fuse_dense,
     sink_concat,
+    sink_layer_transpose,
     sink_reshape,
 )
 from mcugen.passes.layout import channels_last
@@ -482,6 +483,44 @@ def test_rows_that_another_reads_stay():
     net = rows_net(binary("Add", 4))
     net.output(net.op("Abs", net.nodes[0].output[0]))
     assert "add" in operators(apply(net.model(), *ROWS))
+
+
+# ------------------------------------------------------------------------------------ sink_layer_transpose
+
+
+TURNED = (sink_layer_transpose, fold_affine, fold_clamp, simplify)
+
+
+def turned_net(*after: Build) -> Net:
+    """Return a convolution whose result is transposed to channels last, and what follows."""
+
+    def build(net: Net, x: str) -> str:
+        y = net.op("Transpose", x, perm=[0, 2, 3, 1])
+        for step in after:
+            y = step(net, y)
+        return y
+
+    return conv_net(after=build)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 1, 1, 4), (), (1,)], ids=str)
+@pytest.mark.parametrize("first", [True, False])
+def test_bias_scale_and_activation_behind_a_transposition_enter_the_layer(shape: tuple[int, ...], first: bool):
+    net = turned_net(binary("Add", *shape, first=first), binary("Mul", *shape, first=first), relu)
+    assert operators(apply(net.model(), *TURNED)) == ["conv", "transpose"]
+    check_everywhere(net.model())
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (4, 4, 4), (2, 1, 1, 1)], ids=str)
+def test_constants_that_are_none_per_channel_stay_behind_the_transposition(shape: tuple[int, ...]):
+    net = turned_net(binary("Add", *shape))
+    assert operators(apply(net.model(), *TURNED)) == ["conv", "transpose", "add"]
+
+
+def test_a_transposed_result_that_another_reads_stays():
+    net = turned_net(binary("Add", 4))
+    net.output(net.op("Abs", net.nodes[1].output[0]))
+    assert "add" in operators(apply(net.model(), *TURNED))
 
 
 # ---------------------------------------------------------------------------------------------- fold_scale

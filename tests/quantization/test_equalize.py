@@ -87,14 +87,8 @@ def test_pairs_meet_in_the_middle(seed: int) -> None:
     np.testing.assert_allclose(second, third, rtol=0.01)
 
 
-@pytest.mark.parametrize("multiplier", [2, 3])
-def test_several_outputs_of_a_channel_share_its_factor(multiplier: int) -> None:
-    """As EEGNet and Keras' `depth_multiplier` have them: the largest of their weights counts."""
-    net, outputs = Net(17), CHANNELS * multiplier
-    y = net.op("Conv", net.input("x", 1, 3, 7, 7), net.const(uneven(1, CHANNELS, 3, 1, 1)))
-    y = net.op("Conv", net.op("Relu", y), net.const(uneven(2, outputs, 1, 3, 3)), group=CHANNELS)
-    net.output(net.op("Conv", y, net.const(random_weights(3, 4, outputs, 1, 1)), out="y"))
-    model = net.model()
+def assert_two_layers_become_equal(model: onnx.ModelProto) -> None:
+    """Check that the channels of the first two convolutions become equally large, and that the results stay."""
     graph = fused(model)
     assert equalize(graph)
     first, second = (np.abs(w).reshape(CHANNELS, -1).max(1) for w in weights(graph)[:2])
@@ -103,6 +97,28 @@ def test_several_outputs_of_a_channel_share_its_factor(multiplier: int) -> None:
     np.testing.assert_allclose(
         interpret(graph, sample)["y"], onnxruntime_outputs(model, sample)["y"], rtol=1e-4, atol=1e-4
     )
+
+
+def test_layers_between_transpositions_are_equalized() -> None:
+    """As Keras' exporter writes them: bias and activation follow a transposition to channels last, which is undone."""
+    net = Net(17)
+    y = net.input("x", 1, 3, 7, 7)
+    for index, (shape, groups) in enumerate((((CHANNELS, 3, 1, 1), 1), ((CHANNELS, 1, 3, 3), CHANNELS))):
+        y = net.op("Conv", y, net.const(uneven(index, *shape)), group=groups)
+        y = net.op("Add", net.op("Transpose", y, perm=[0, 2, 3, 1]), net.const(random_weights(index + 2, CHANNELS)))
+        y = net.op("Transpose", net.op("Relu", y), perm=[0, 3, 1, 2])
+    net.output(net.op("Conv", y, net.const(random_weights(5, 4, CHANNELS, 1, 1)), out="y"))
+    assert_two_layers_become_equal(net.model())
+
+
+@pytest.mark.parametrize("multiplier", [2, 3])
+def test_several_outputs_of_a_channel_share_its_factor(multiplier: int) -> None:
+    """As EEGNet and Keras' `depth_multiplier` have them: the largest of their weights counts."""
+    net, outputs = Net(17), CHANNELS * multiplier
+    y = net.op("Conv", net.input("x", 1, 3, 7, 7), net.const(uneven(1, CHANNELS, 3, 1, 1)))
+    y = net.op("Conv", net.op("Relu", y), net.const(uneven(2, outputs, 1, 3, 3)), group=CHANNELS)
+    net.output(net.op("Conv", y, net.const(random_weights(3, 4, outputs, 1, 1)), out="y"))
+    assert_two_layers_become_equal(net.model())
 
 
 @pytest.mark.parametrize("between", ["Relu6", "Sigmoid"])

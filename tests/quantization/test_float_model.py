@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
@@ -16,7 +18,9 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx.load import load
 from mcugen.hir.traits import weight_axes
+from mcugen.hir.types import DType
 from mcugen.ops.onnx_node import BUILT_IN
+from mcugen.passes.islands import float_layers
 from mcugen.quantization import float_model, quantize
 from mcugen.quantization.float_model import FloatModel, _is_unknown, build_float_model, to_known_operators
 from mcugen.quantization.scheme import Scheme
@@ -237,3 +241,44 @@ def test_models_of_known_operators_are_taken_as_they_are() -> None:
     named = [("Relu", ""), ("Nothing", ""), ("Relu", "ai.onnx"), ("Nothing", "ai.onnx"), ("Nothing", "com.example")]
     nodes = [onnx.helper.make_node(op_type, ["x"], ["y"], domain=domain) for op_type, domain in named]
     assert [_is_unknown(node) for node in nodes] == [False, True, False, True, False]
+
+
+HEADS: dict[str, Callable[[Net, str], str]] = {
+    "none": lambda net, y: y,
+    "bias": lambda net, y: net.op("Add", y, net.const(random_weights(1, 1, 1, 1, 8))),
+    "relu": lambda net, y: net.op("Relu", y),
+    "normalization": lambda net, y: net.op(
+        "Relu",
+        net.op("Mul", net.op("Sub", y, net.const(random_weights(1, 8))), net.const(np.abs(random_weights(1, 8)) + 0.1)),
+    ),
+}
+"""What follows a convolution behind a transposition to channels last, as Keras' exporter writes it."""
+READERS: dict[str, Callable[[Net, str], str]] = {
+    "pool": lambda net, y: net.op("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]),
+    "average": lambda net, y: net.op("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2]),
+    "convolution": lambda net, y: net.op("Conv", y, net.const(random_weights(1, 4, 8, 2, 2))),
+    "activation": lambda net, y: net.op("Sigmoid", y),
+    "both": lambda net, y: net.op(
+        "Concat", net.op("MaxPool", y, kernel_shape=[2, 2]), net.op("AveragePool", y, kernel_shape=[2, 2]), axis=1
+    ),
+    "sum": lambda net, y: net.op("Add", y, net.op("Tanh", y)),
+}
+"""Layers that read the result behind a transposition back to channels first."""
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_layers_between_transpositions_are_quantized(num_channels: int, head: str, reader: str) -> None:
+    net = Net(17)
+    y = net.op("Conv", net.input("x", 1, num_channels, 8, 8), net.const(random_weights(1, 8, num_channels, 3, 3)))
+    y = HEADS[head](net, net.op("Transpose", y, perm=[0, 2, 3, 1]))
+    y = READERS[reader](net, net.op("Transpose", y, perm=[0, 3, 1, 2]))
+    net.output(net.op("Transpose", y, perm=[0, 2, 3, 1], out="y"))
+    model = net.model()
+    fused = built(model)
+    assert_same(model, fused)
+    activations = {v for v in fused.graph.values() if not v.is_constant and v.type.dtype is DType.FLOAT32}
+    assert {*fused.tensors} == activations
+    compiled = compile_model(quantized(model, Scheme(integer_io=True)).proto)
+    assert float_layers(compiled.graph) == {}

@@ -68,7 +68,7 @@ def test_a_run_that_ended_early_goes_on_where_it_was(tmp_path, monkeypatch):
     samples.write_bytes(b"samples")
     asked: list[list[str]] = []
 
-    def measured(path, precision, boards, by):
+    def measured(path, precision, boards):
         asked.append(list(boards))
         return [
             zoo.Row("net", precision, board, failure="none" if board == "rp2040" else "", macs=3) for board in boards

@@ -66,15 +66,22 @@ def run_jobs(jobs: list[Job], workers: int, progress: Callable[[str], None]) -> 
     return rows
 
 
-def measure_mcugen(subject: Subject, board: Board, goal: str) -> Outcome:
-    """Measure mcugen's code. A board that is too small is given more memory, with a note."""
-    note, options = "", CompileOptions(optimize=goal)
+def measure_mcugen(subject: Subject, board: Board, goal: str, match: str = "") -> Outcome:
+    """Measure mcugen's code. A board that is too small is given more memory, with a note.
+
+    Args:
+        subject: The model and a sample.
+        board: The board.
+        goal: The goal of the optimization.
+        match: Name of the reference implementation whose bits the outputs must have; "" for none.
+    """
+    note, options = "", CompileOptions(optimize=goal, match=match)
     try:
         compiled = compile_model(subject.path, board, options)
     except DoesNotFitError:
         note = f"too large for {board.name}"
         compiled = compile_model(subject.path, roomy(board), options)
-    outcome, run = _outcome(subject, board, compiled.bundle, f"mcugen-{goal}", note)
+    outcome, run = _outcome(subject, board, compiled.bundle, f"mcugen-{goal}{match}", note)
     return replace(outcome, layers=layers_of(compiled, run))
 
 

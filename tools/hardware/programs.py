@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcugen.codegen.bundle import Bundle, Port
-from mcugen.codegen.libraries import Library
+from mcugen.codegen.libraries import Library, ZephyrModule
 from mcugen.core.board import Board
 from mcugen.simulation.toolchain import ARM, Compiler, Unit, find_program
 
@@ -42,7 +42,7 @@ extern "C" int _isatty(int) { return 1; }
 
 def foreign_library(key: str, title: str, header: str) -> Library:
     """Return the library that a program is linked with."""
-    return Library(key, title, header, "1.0.0", ("", ""), ("", ""), (), ("", ""))
+    return Library(key, title, header, "1.0.0", ("", ""), ("", ""), ZephyrModule("", "", ""), (), ("", ""))
 
 
 def foreign_bundle(library: Library, source: str, plan: bytes, arena: int, shapes: Shapes) -> Bundle:

@@ -14,7 +14,7 @@ from mcugen.core.errors import UsageError, VerificationError
 from mcugen.core.options import GOALS, CompileOptions
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.printer import print_graph
-from mcugen.hir.traits import Widenable
+from mcugen.hir.traits import SelfTimed, Widenable
 from mcugen.hir.types import Array
 from mcugen.hir.verify import Verifier, verify_graph
 from mcugen.kernels.choose import (
@@ -40,6 +40,8 @@ from mcugen.memory.verify_plan import verify_plan
 from mcugen.passes import fuse, layout, operator_stacking, simplify
 from mcugen.passes.bounds import drop_clamps
 from mcugen.passes.branches import merge_branches
+from mcugen.passes.cache_update import recognize_cache_update
+from mcugen.passes.cached_attention import recognize_cached_attention
 from mcugen.passes.composite_operators import (
     assume_mask,
     recognize_affine,
@@ -49,12 +51,15 @@ from mcugen.passes.composite_operators import (
     recognize_shifted,
 )
 from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
+from mcugen.passes.crop import drop_elements
 from mcugen.passes.float16_weights import round_weights
 from mcugen.passes.integer_valued_floats import code_integers, cut_channels, recognize_cut, recognize_whole
 from mcugen.passes.packed_weights import keep_packed
 from mcugen.passes.pass_effect import Effect, observed
 from mcugen.passes.prune import constant_channels, drop_channels
+from mcugen.passes.quantizer_placement import clamp_first, round_addends
 from mcugen.passes.rewrite import Log, Rewriting
+from mcugen.passes.window_stream import stream_window
 
 Pass = Callable[[Graph], bool]
 """A compiler pass: a function that changes a graph in place and returns whether it changed anything."""
@@ -68,12 +73,20 @@ _LAYERS: tuple[tuple[Pass, str], ...] = (
     ),
     (recognize_groups, "A group normalization between reshapes would force channels to come first."),
     (recognize_mask, "Masked scores of attention must not widen the range of the scores."),
+    (recognize_cache_update, "An update of a cache at a position can be written in place, also in integers."),
+    (
+        recognize_cached_attention,
+        "Attention of a new token reads the filled part of a cache in place, without transposed copies.",
+    ),
     (fuse.fold_pad, "Padding inside a window costs nothing."),
+    (fuse.fold_crop, "A border that nobody reads need not be computed, and hides the activation from the layer."),
     (fuse.fuse_dense, "Constant weights can be packed for the kernel."),
     (
         fuse.sink_reshape,
         "A product over several axes is a dense layer between reshapes, which hide its bias and activation.",
     ),
+    (fuse.sink_layer_transpose, "A transposition between a convolution and its bias or activation hides these."),
+    (simplify.simplify, "Transpositions that met would hide from quantization that a layer reads another layer."),
 )
 _FOLDS: tuple[tuple[Pass, str], ...] = (
     (
@@ -98,8 +111,10 @@ INTEGER_PASSES: tuple[tuple[Pass, str], ...] = (
     (recognize_whole, "A network whose float tensors hold integers can be computed in integers."),
     (recognize_cut, "Rescaled integers need no 64-bit division, which would cost more than the products."),
     (code_integers, "Integers that the caller passes can become quantized values without floats in between."),
+    (clamp_first, "A rounding between a layer and its activation hides the activation from the layer."),
     *_FOLDS,
     (sink_dequantize, "Data movements can move quantized values instead of reals."),
+    (round_addends, "A layer that is not rounded before a quantized sum would stay in float, and the sum with it."),
     (convert_qdq, "Operators between Dequantize and Quantize have an integer form."),
     (fuse.fold_pad, "Conversions stood between padding and its window."),
     (keep_sums, "The last layer can keep integer weights although its result is float."),
@@ -128,7 +143,9 @@ PIPELINE: tuple[tuple[Pass, str], ...] = (
     (fuse.fold_pad, "Padding may have been separated from its window by a transposition."),
     (fuse.fold_transpose_into_dense, "A dense layer behind a flattening can read channels last."),
     (fuse.fold_transpose_into_row, "A row times a transposed computed matrix can read the matrix in place."),
-    (simplify.simplify, "Permuted weights are constants."),
+    (stream_window, "The user may ask for a stream: then only new time steps are computed, and others are states."),
+    (drop_elements, "Time steps and pixels that no output depends on need not be computed."),
+    (simplify.simplify, "Permuted weights are constants, and slices of what was cropped take everything."),
     (simplify.merge_equal_nodes, "Equal computations are done once."),
     (simplify.take_states, "If only the last step of a recurrent layer is read, the other steps need not be stored."),
     (operator_stacking.pool_first, "Pooling first leaves fewer elements for the following functions."),
@@ -283,7 +300,7 @@ def lowered(
     program.layer_estimates = estimated_instructions(graph, costs, choices)
     unchosen_time = time_without_choice(graph, board.features, costs, choices, options.optimize)
     program.instructions_estimate = (sum(program.layer_estimates.values()) + unchosen_time) or None
-    if choices:
+    if choices or any(isinstance(node.op, SelfTimed) for node in graph.nodes):
         timed = replace(costs, core=board.core)
         cycles = estimated_cycles(graph, timed, choices)
         unchosen_time = time_without_choice(graph, board.features, timed, choices, options.optimize)
@@ -338,7 +355,7 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
         return options.optimize == "speed"
     nodes = (node for part in graph.nested() for node in part.nodes)
     nbytes = sum(
-        node.op.widened_bytes(node.sig)
+        node.op.widened_bytes(node)
         for node in nodes
         if isinstance(node.op, Widenable) and not node.op.widens_by_parts(node.sig, board.features)
     )

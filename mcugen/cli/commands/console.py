@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from mcugen.core.errors import listed, printable, shortened
+from mcugen.distributed.pace import Pace
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LINES = 10.0
 """Seconds between two lines of progress if stderr is not a terminal."""
-
-MIN_STEPS_FOR_ESTIMATE = 2
-"""Least number of steps of a task that must be finished before its remaining time is shown."""
 
 MAX_PRINTED_NOTES = 12
 """Largest number of a compilation's notes that a command prints; the JSON report has all."""
@@ -176,7 +174,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self._told = time.monotonic()
-        self._pace = _Pace()
+        self._pace = Pace()
 
     def __call__(self, what: str, finished: int, total: int) -> None:
         """Print a line for a task after a finished step, if the last line is old enough."""
@@ -186,23 +184,6 @@ class _Lines:
             return
         self._told = now
         tell(f"{what}: {finished:,} of {total:,}" + ("" if left is None else f", {left:.0f} s left"))
-
-
-class _Pace:
-    """An estimate of the remaining time of tasks, which may start again."""
-
-    def __init__(self) -> None:
-        self._began: dict[str, tuple[float, int]] = {}
-        self._last: dict[str, int] = {}
-
-    def seconds_left(self, what: str, finished: int, total: int, now: float) -> float | None:
-        """Return the remaining seconds of a task at the pace since it last began; None if too few steps are done."""
-        if what not in self._began or finished < self._last[what]:
-            self._began[what] = now, finished
-        self._last[what] = finished
-        began, first = self._began[what]
-        steps = finished - first
-        return (total - finished) * (now - began) / steps if steps >= MIN_STEPS_FOR_ESTIMATE else None
 
 
 def _bars() -> Progress:

@@ -86,12 +86,16 @@ def explore(
     options, quantizing = task.options, task.quantizing
     precisions, goals = _precisions(quantizing), several_of("--optimize", options.values["optimize"], GOALS)
     requested, judged = options.having({"optimize": GOALS[0]}).build(), task.judging.build()
-    milliseconds = None if requested.max_latency is None else 1e3 * requested.max_latency
-    memory = requested.max_ram, requested.max_flash
+    demands = replace(
+        Demands.of_options(requested),
+        microjoules=search.max_energy,
+        accuracy=search.min_accuracy,
+        drop=judged.max_drop,
+    )
     exploration = Exploration(
         _request(model, requested, quantizing, judged, precisions),
         combinations(_board_names(boards), precisions, goals),
-        Demands(milliseconds, requested.max_cycles, *memory, search.max_energy, search.min_accuracy, judged.max_drop),
+        demands,
         Prices(_parse_prices(search.price)),
         search.simulate,
         search.most_runs,

@@ -12,10 +12,10 @@ import typer
 
 from mcugen.cli.command import takes_options
 from mcugen.cli.commands.console import stdout
-from mcugen.cli.settings import FILE, MODEL, settings_kinds, settings_text
 from mcugen.core.board import load_board
 from mcugen.core.errors import UsageError
 from mcugen.options.arguments import TaskArguments
+from mcugen.options.settings import FILE, MODEL, settings_kinds, settings_text
 
 
 @takes_options

@@ -13,9 +13,11 @@ import typer
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import stdout, tell_notes, tell_warnings, watched, write_json
 from mcugen.core.errors import UsageError, printable
+from mcugen.core.options import NPU_OFF
 from mcugen.options.arguments import CompilationTask, Ir, OutputOptions
 
 if TYPE_CHECKING:
+    from mcugen.driver.command_listings import SegmentListings
     from mcugen.driver.compilation_trace import CompilationTrace
 
 
@@ -30,6 +32,7 @@ class InspectOptions:
         html: File for a page with the graph, if any.
         passes: Names of the passes whose effects are printed, separated by commas.
         search: Whether to print the trace of the program search.
+        npu_stream: Whether to print the commands of the NPU.
     """
 
     ir: Ir | None
@@ -38,6 +41,7 @@ class InspectOptions:
     html: Path | None
     passes: str
     search: bool
+    npu_stream: bool
 
     @property
     def watched_passes(self) -> Sequence[str]:
@@ -57,6 +61,7 @@ def inspect(
     """Print the graph, MACs, parameters and peak memory; or the memory map, or what passes or the search did."""
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import write_text
+    from mcugen.driver.command_listings import segment_listings, vela_listings
     from mcugen.driver.compilation_trace import CompilationTrace
     from mcugen.hir.printer import print_graph
     from mcugen.lir.printer import print_program
@@ -69,6 +74,13 @@ def inspect(
 
     shows_trace = bool(views.passes) or views.search
     _check_outputs(views, output_options)
+    if views.npu_stream:
+        written_by_vela = vela_listings(model)
+        if written_by_vela is not None:
+            _show_commands(written_by_vela, output_options.json_)
+            return
+        if task.options.npu == NPU_OFF:
+            raise UsageError("--npu-stream needs code for an NPU", f"--npu {NPU_OFF}", "add --npu auto")
     trace = CompilationTrace(watched=views.watched_passes, search=SearchTrace() if views.search else None)
     net = Compilation.of(model, board, task, trace=trace)
     try:
@@ -77,7 +89,7 @@ def inspect(
     finally:  # If the model is refused, the traces may show why.
         _show_trace(trace, bool(views.passes), output_options.json_)
     arena = memory_map(compiled.program, compiled.board.name, reasons_against_rows(compiled.graph))
-    if not shows_trace:
+    if not shows_trace and not views.npu_stream:
         write_json(output_options.json_, arena if views.memory else compiled.report)
     tell_warnings(compiled.report.warnings)
     if not output_options.quiet:
@@ -89,6 +101,8 @@ def inspect(
         write_text(views.html, page)
     if views.ir is not None:
         typer.echo(print_graph(compiled.graph) if views.ir is Ir.HIR else print_program(compiled.program), nl=False)
+    elif views.npu_stream:
+        _show_commands(segment_listings(compiled), output_options.json_)
     elif output_options.json_ != "-" and views.memory:
         print_memory(arena, stdout, output_options.wide)
     elif output_options.json_ != "-" and not shows_trace:
@@ -99,10 +113,18 @@ def _check_outputs(views: InspectOptions, output_options: OutputOptions) -> None
     """Raise UsageError if stdout would have to hold several results."""
     is_selected = {"--ir": views.ir is not None, "--memory": views.memory}
     is_selected |= {"--passes": bool(views.passes), "--search": views.search}
+    is_selected |= {"--npu-stream": views.npu_stream}
     selected = [name for name in is_selected if is_selected[name]]
     if len(selected) > 1 or ("--ir" in selected and output_options.json_ == "-"):
         conflict = " and ".join([*selected, "--json -"][:2])
         raise UsageError("only one result can go to stdout", conflict, "give one of these options at a time")
+
+
+def _show_commands(listings: SegmentListings, json_target: str) -> None:
+    """Print the commands of the NPU, and write them as JSON to the given file ("-": stdout, without the text)."""
+    write_json(json_target, listings)
+    if json_target != "-":
+        typer.echo(printable(str(listings)), nl=False)
 
 
 def _show_trace(trace: CompilationTrace, has_passes: bool, json_target: str) -> None:

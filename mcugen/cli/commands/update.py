@@ -18,12 +18,14 @@ def update(
     board: str,
     for_: Path,
     output: Path,
+    slot: int | None,
+    signature_file: Path | None,
     task: CompilationTask,
     output_options: OutputOptions,
 ) -> None:
     """Write a new file of weights for existing code, from a retrained model of the same structure."""
     from mcugen.api.compilation import Compilation
-    from mcugen.codegen.update import InstalledCode
+    from mcugen.codegen.update import InstalledCode, read_signature, slot_image
     from mcugen.codegen.write import replace_file
 
     installed = InstalledCode.of(for_)
@@ -32,7 +34,8 @@ def update(
     net = Compilation.of(model, board, replace(task, options=same))
     with watched(net, output_options.quiet):
         compiled = net.compiled
-    file = installed.update(compiled.bundle)
+    file = installed.update(compiled.bundle) + read_signature(signature_file)
+    file = file if slot is None else slot_image(file, slot)
     replace_file(output, lambda stream: stream.write(file))
     write_json(output_options.json_, compiled.report)
     tell_warnings(compiled.report.warnings)

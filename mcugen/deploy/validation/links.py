@@ -96,10 +96,17 @@ class SerialLink:
         self._port.close()
 
 
-def _ports() -> str:
-    from serial.tools.list_ports import comports
+def list_ports() -> dict[str, str]:
+    """Return the descriptions of the serial ports of this computer by device; none if pyserial is not installed."""
+    try:
+        from serial.tools.list_ports import comports
+    except ImportError:
+        return {}
+    return {port.device: f"{port.device}: {port.description}" for port in comports()}
 
-    devices = [port.device for port in comports()]
+
+def _ports() -> str:
+    devices = list(list_ports())
     known = f"there are {listed(devices)}" if devices else "there is no serial port on this computer: is it plugged in"
     return f"{known}; a user may need to be in the group dialout"
 

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -16,10 +17,12 @@ from mcugen.core.errors import ModelError, UnsupportedError, UsageError, listed,
 from mcugen.core.limits import check_size
 from mcugen.frontend.onnx.composition import Composed, replace_composed_nodes
 from mcugen.frontend.onnx.functions import short_domain
+from mcugen.frontend.onnx.load import rounding_of
 from mcugen.frontend.onnx.rolled import roll_up_steps
 from mcugen.frontend.onnx.scope import Scope, declared_sizes, declared_types, dtype_or_none, type_number_name
+from mcugen.frontend.tflite.schema import NOTES_KEY
 from mcugen.hir.graph import Graph
-from mcugen.hir.types import Array, DType, TensorType
+from mcugen.hir.types import Array, DType, Rounding, TensorType
 from mcugen.ops.onnx_node import BUILT_IN, Registry
 from mcugen.ops.quantization import learn_quant
 
@@ -104,7 +107,26 @@ def _imported(
         scope.graph.add_output(size_output(symbol), size.value)
     for value in (*scope.graph.inputs, *scope.graph.outputs):
         learn_quant(value)
+    scope.graph.notes += (
+        line for entry in model.metadata_props if entry.key == NOTES_KEY for line in entry.value.splitlines()
+    )
+    rounding = rounding_of(model)
+    if rounding is not Rounding.EXACT:
+        _set_rounding(scope.graph, rounding)
     return scope
+
+
+def _set_rounding(graph: Graph, rounding: Rounding) -> None:
+    """Set how the operators that compute quantized tensors round."""
+    for node in graph.nodes:
+        for value in node.outputs:
+            value.type = _rounded(value.type, rounding)
+    for value in graph.inputs:
+        value.type = _rounded(value.type, rounding)
+
+
+def _rounded(tensor: TensorType, rounding: Rounding) -> TensorType:
+    return tensor if tensor.quant is None else tensor.with_quant(replace(tensor.quant, rounding=rounding))
 
 
 def _distinct_outputs(graph: Graph, source: onnx.GraphProto) -> list[onnx.ValueInfoProto]:

@@ -16,7 +16,7 @@ import onnx.inliner
 import onnx.shape_inference
 from google.protobuf.message import DecodeError, Message
 
-from mcugen.core.errors import ModelError
+from mcugen.core.errors import ModelError, UsageError
 from mcugen.core.limits import MAX_LABEL_CHARACTERS, MAX_MODEL_BYTES, limit_cpu_seconds, read_bounded
 from mcugen.frontend.conversion import convert_file
 from mcugen.frontend.onnx.borders import with_input_types
@@ -30,7 +30,16 @@ from mcugen.frontend.onnx.opset_upgrade import IMPORTED_OPSET, OLDEST_OPSET, tag
 from mcugen.frontend.onnx.order import sort_nodes
 from mcugen.frontend.onnx.sparse import make_dense
 from mcugen.frontend.tflite.convert import convert_tflite, is_tflite
-from mcugen.frontend.tflite.schema import LABELS_KEY, PREPROCESS_KEY, STATES_KEY
+from mcugen.frontend.tflite.schema import (
+    AS_DEFINED,
+    LABELS_KEY,
+    NOTES_KEY,
+    PREPROCESS_KEY,
+    ROUNDING_KEY,
+    STATES_KEY,
+    TfliteReading,
+)
+from mcugen.hir.types import Rounding
 from mcugen.ops.onnx_node import BUILT_IN, Registry
 
 _CONTAINER = b"PK\x03\x04"
@@ -50,11 +59,11 @@ def load_model(path: Path, registry: Registry = BUILT_IN) -> tuple[onnx.ModelPro
     Raises:
         ModelError: The file cannot be read, or is neither valid ONNX nor a valid .tflite model.
     """
-    model, sha256 = _read_model(path)
+    model, sha256 = _read_model(path, registry, AS_DEFINED)
     return prepare_model(model, str(path), registry), sha256
 
 
-def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
+def _read_model(path: Path, registry: Registry, reading: TfliteReading) -> tuple[onnx.ModelProto, str]:
     """Return the unchanged model with its external data inside, and the SHA-256 of all bytes."""
     try:
         data = read_bounded(path, MAX_MODEL_BYTES)
@@ -62,10 +71,12 @@ def _read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         known = recognize_format(path) if path.is_dir() else None
         rule, remedy = f"{path}: the model must be a readable file", known.remedy if known else "check the path"
         raise ModelError(rule, known.name if known else str(error.strerror), remedy) from error
+    if not is_tflite(data):
+        _require_no_wishes(reading, str(path))
     framework = _framework(path, data)
     if framework:
         return convert_file(path, framework), hashlib.sha256(data).hexdigest()
-    model = parse_model(data, path)
+    model = parse_model(data, path, registry, reading)
     external = load_external_data(model, path)
     return model, hashlib.sha256(data + external).hexdigest()
 
@@ -76,12 +87,29 @@ def _framework(path: Path, data: bytes) -> str:
     return known.framework if known else ""
 
 
-def parse_model(data: bytes, place: Path) -> onnx.ModelProto:
+def _require_no_wishes(reading: TfliteReading, place: str) -> None:
+    """Raise UsageError if the user gave an option of .tflite files for another model."""
+    if reading.rounding is not Rounding.EXACT:
+        rule = f"--match {reading.rounding.value} is for .tflite models, whose operators have reference kernels"
+        raise UsageError(rule, place, "leave it out, or give the .tflite file")
+    if reading.keeps_states:
+        rule = "--keep-states is for .tflite models, which declare the states of their layers"
+        raise UsageError(rule, place, "leave it out, or use --state OUTPUT:INPUT")
+    if reading.signature:
+        rule = "--signature is for .tflite models, whose signatures name subgraphs"
+        raise UsageError(rule, place, "leave it out, or give the .tflite file")
+
+
+def parse_model(
+    data: bytes, place: Path, registry: Registry = BUILT_IN, reading: TfliteReading = AS_DEFINED
+) -> onnx.ModelProto:
     """Return the model in the bytes of an ONNX or .tflite file; it is not checked yet.
 
     Args:
         data: The bytes.
         place: The file, or a name for messages.
+        registry: The operators that the model may use.
+        reading: What the user asks of the reader of .tflite files.
 
     Raises:
         ModelError: The bytes are neither an ONNX nor a .tflite model.
@@ -89,7 +117,7 @@ def parse_model(data: bytes, place: Path) -> onnx.ModelProto:
         DoesNotFitError: A .tflite model exceeds a limit of `core.limits`.
     """
     if is_tflite(data):
-        return convert_tflite(data, str(place))
+        return convert_tflite(data, str(place), registry, reading)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -137,6 +165,10 @@ class LoadedModel:
             raise ModelError(f"{self.file}: metadata '{STATES_KEY}' must name states", "other text", "remove it")
         return states
 
+    def states_with(self, chosen: Mapping[str, str]) -> dict[str, str]:
+        """Return the states that the model declares and those of options, which come first."""
+        return {**self.states, **chosen}
+
     @property
     def labels(self) -> tuple[str, ...]:
         """Return the names of an output's classes that the model itself has; () if it has none."""
@@ -152,6 +184,11 @@ class LoadedModel:
         """Return the normalization of the input that the model itself has, as the text of `--preprocess`, or ""."""
         return next((entry.value for entry in self.given.metadata_props if entry.key == PREPROCESS_KEY), "")
 
+    def copy_metadata(self, model: onnx.ModelProto) -> None:
+        """Let a model that was made from this one have its states, labels and normalization, too."""
+        known = (STATES_KEY, NOTES_KEY, LABELS_KEY, PREPROCESS_KEY)
+        model.metadata_props.extend(entry for entry in self.given.metadata_props if entry.key in known)
+
     def _property(self, key: str, absent: object) -> object:
         """Return the JSON value of a key of the model's metadata; None if it is no JSON."""
         entries = [entry.value for entry in self.given.metadata_props if entry.key == key]
@@ -159,6 +196,12 @@ class LoadedModel:
             return json.loads(entries[0]) if entries else absent
         except (ValueError, RecursionError):
             return None
+
+
+def rounding_of(model: onnx.ModelProto) -> Rounding:
+    """Return how the integer operators of a model round, by its metadata."""
+    named = next((entry.value for entry in model.metadata_props if entry.key == ROUNDING_KEY), "")
+    return next((rounding for rounding in Rounding if rounding.value == named), Rounding.EXACT)
 
 
 def _is_label(text: str) -> bool:
@@ -170,6 +213,7 @@ def load(
     model: str | Path | onnx.ModelProto,
     registry: Registry = BUILT_IN,
     input_types: Mapping[str, str] = MappingProxyType({}),
+    reading: TfliteReading = AS_DEFINED,
 ) -> LoadedModel:
     """Load a model from a file or from memory, with other element types for some inputs.
 
@@ -177,22 +221,25 @@ def load(
         model: The file (ONNX or .tflite), or the model in memory, which is not changed.
         registry: The operators that the model may use.
         input_types: Element types by the names of float inputs, for which the caller passes whole numbers.
+        reading: What the user asks of the reader of .tflite files.
 
     Raises:
         ModelError: The model cannot be read, or is not valid ONNX.
-        UsageError: An input type is not possible.
+        UsageError: An input type is not possible, or `reading` does not fit the format of the model.
     """
-    loaded = _loaded(model, registry)
+    loaded = _loaded(model, registry, reading)
     return replace(loaded, proto=with_input_types(loaded.proto, input_types)) if input_types else loaded
 
 
-def _loaded(model: str | Path | onnx.ModelProto, registry: Registry) -> LoadedModel:
+def _loaded(model: str | Path | onnx.ModelProto, registry: Registry, reading: TfliteReading) -> LoadedModel:
     if not isinstance(model, onnx.ModelProto):
-        source, sha256 = _read_model(Path(model))
+        source, sha256 = _read_model(Path(model), registry, reading)
         return LoadedModel(
             prepare_model(_copied(source), str(model), registry), source, sha256, Path(model).name, registry
         )
     source, name = _copied(model), model.graph.name or "model"
+    if reading != TfliteReading(rounding_of(model)):
+        _require_no_wishes(reading, name)
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
     return LoadedModel(prepare_model(_copied(model), name, registry), source, digest, f"{name}.onnx", registry)
 

@@ -15,7 +15,7 @@ import onnx
 
 from mcugen.hir.names import Names
 
-_SCOPES = "pkg.torch.onnx.name_scopes"
+SCOPES_KEY = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _REWRITTEN = "pkg.onnxscript.rewriter.rule_name"
 """Keys of metadata: names of the nested modules and of the operation; their classes; rules that fused nodes."""
@@ -48,8 +48,9 @@ def name_by_modules(model: onnx.ModelProto) -> None:
     for node in model.graph.node:
         if node.op_type in _QUANTIZERS and node.name.startswith(_NUMBERED_QUANTIZERS):
             node.name = f"{node.input[0]}_quantized" if node.input[0] in inputs else ""
-    paths = [_module_path(node, weights) for node in nodes]
-    plain = [_NUMBER.sub("", path) for path in paths]
+    places = [_place(node, weights) for node in nodes]
+    paths = [".".join(filter(None, place)) for place in places]
+    plain = [".".join(filter(None, (module, _NUMBER.sub("", operation)))) for module, operation in places]
     occurrences = Counter(zip(plain, (node.op_type for node in nodes), strict=True))
     used = Names((node.name for node in model.graph.node), separator="_")
     for node, path, short in zip(nodes, paths, plain, strict=True):
@@ -57,19 +58,22 @@ def name_by_modules(model: onnx.ModelProto) -> None:
             node.name = used.take(f"{short if occurrences[short, node.op_type] == 1 else path}:{node.op_type}")
 
 
-def _module_path(node: onnx.NodeProto, weights: set[str]) -> str:
-    """Return the path of the module that a node stems from, or of the operation in it; "" if it is unknown."""
+def _place(node: onnx.NodeProto, weights: set[str]) -> tuple[str, str]:
+    """Return the path of the module that a node stems from, and the operation in it if the module alone is not enough.
+
+    Both are "" if they are unknown.
+    """
     metadata = {entry.key: entry.value for entry in node.metadata_props}
-    scopes, classes = _texts(metadata.get(_SCOPES, "")), _texts(metadata.get(_CLASSES, ""))
+    scopes, classes = _texts(metadata.get(SCOPES_KEY, "")), _texts(metadata.get(_CLASSES, ""))
     if len(scopes) < 2:
-        return ""
+        return "", ""
     if _REWRITTEN in metadata:  # The weights' names tell which of the fused modules gave the operator.
         owners = [name.rpartition(".")[0] for name in node.input if name in weights and name.endswith(".weight")]
         if owners:
-            return str(owners[0])
+            return str(owners[0]), ""
     module, operation = scopes[-2], scopes[-1]
     is_library_layer = len(classes) == len(scopes) and classes[-2].startswith(_LIBRARY_PREFIXES)
-    return module if module and is_library_layer else ".".join(filter(None, (module, operation)))
+    return (module, "") if module and is_library_layer else (module, operation)
 
 
 def _texts(text: str) -> Sequence[str]:

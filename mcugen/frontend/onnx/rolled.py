@@ -12,6 +12,8 @@ from onnx import helper
 
 from mcugen.frontend.onnx.composition import Composed, Parts
 from mcugen.hir.graph import Graph, Value
+from mcugen.hir.layer_names import module_path
+from mcugen.hir.names import Names
 from mcugen.hir.types import Array
 from mcugen.ops.cells import CELL_MARKER_OPERATOR
 from mcugen.ops.written_out import MIN_ROLLED_STEPS, UnrolledLayer, unrolled_layers
@@ -39,6 +41,8 @@ def roll_up_steps(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value 
     """
     places = {name: index for index, node in enumerate(model.graph.node) for name in node.output[:1]}
     names = {v: name for name, v in reversed(list(env.items())) if v is not None}
+    modules = {name: module_path(node.name) for node in model.graph.node for name in node.output[:1]}
+    used_nodes = Names((node.name for node in model.graph.node), separator="_")
     used_names = {*env, *(name for node in model.graph.node for name in node.output)}
     composed: Composed = {}
     for layer in unrolled_layers(graph):
@@ -52,7 +56,12 @@ def roll_up_steps(model: onnx.ModelProto, graph: Graph, env: Mapping[str, Value 
             p for i in range(len(used_names) + 1) if (p := f"{output_names[0]}/layer{i or ''}") not in used_names
         )
         used_names.add(prefix)
-        composed |= {name: Parts() for name in output_names} | {output_names[0]: _Writer(layer, prefix, names).parts()}
+        parts = _Writer(layer, prefix, names).parts()
+        module = modules[output_names[0]]
+        for node in parts.nodes:
+            if module and node.op_type == layer.found.op:
+                node.name = used_nodes.take(f"{module}:{node.op_type}")
+        composed |= {name: Parts() for name in output_names} | {output_names[0]: parts}
     return composed
 
 

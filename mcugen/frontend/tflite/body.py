@@ -7,18 +7,29 @@ from collections.abc import Sequence
 
 from mcugen.core.errors import ModelError, UnsupportedError, listed, shortened
 from mcugen.frontend.tflite.model import TfliteGraph, TfliteModel, TfliteOperator
-from mcugen.frontend.tflite.node import BUILDERS, OnnxBody, TfliteNode
-from mcugen.ops.onnx_node import Refusal
+from mcugen.frontend.tflite.node import OnnxBody, TfliteNode
+from mcugen.ops.onnx_node import Refusal, Registry
+
+_BOXES = "end the model at its boxes and scores, or choose boxes by the custom operator TFLite_Detection_PostProcess"
+_REMEDIES = {
+    "WHERE": "keep all elements and choose by a mask (SELECT_V2, MUL), as the size of its result depends on data",
+    "NON_MAX_SUPPRESSION_V4": _BOXES,
+    "NON_MAX_SUPPRESSION_V5": _BOXES,
+}
+"""Remedies for operators that TensorFlow Lite Micro lacks as well, by operator."""
 
 
-def refuse_unknown(model: TfliteModel) -> None:
-    """Raise UnsupportedError if operators have no builder; the message lists all of them."""
+def refuse_unknown(model: TfliteModel, registry: Registry) -> None:
+    """Raise UnsupportedError if operators are not in a registry; the message lists all of them."""
     lines = []
-    for graph in model.graphs:
+    for graph in model.used_graphs:
         for operator in graph.operators:
-            if operator.kind not in BUILDERS:
+            if operator.kind not in registry.tflite:
                 remedy = "replace it by supported operators (see docs/reference/tflite_operators.md)"
-                lines.append(_line(graph, operator, f"operator not supported. try: {remedy}."))
+                if operator.is_custom:
+                    remedy = "write a plug-in for it (--plugin, see docs/how-to/tflite.md)"
+                remedy = _REMEDIES.get(operator.kind, remedy)
+                lines.append(describe_operator(graph, operator, f"operator not supported. try: {remedy}."))
     if lines:
         raise unsupported(lines)
 
@@ -31,7 +42,8 @@ def unsupported(lines: Sequence[str]) -> UnsupportedError:
     return UnsupportedError(rule)
 
 
-def _line(graph: TfliteGraph, operator: TfliteOperator, reason: str) -> str:
+def describe_operator(graph: TfliteGraph, operator: TfliteOperator, reason: str) -> str:
+    """Return a line of a message: number, kind and first output of an operator, and what is wrong with it."""
     name = f" '{shortened(operator.outputs[0].name, 80)}'" if operator.outputs else ""
     where = f" (in subgraph {graph.index})" if graph.index else ""
     return f"operator {operator.index}, {operator.kind}{name}{where}: {reason}"
@@ -49,9 +61,9 @@ def build_body(body: OnnxBody) -> None:
                 body.values[tensor] = body.writer.names.take(tensor.name)
     for operator in body.graph.operators:
         try:
-            BUILDERS[operator.kind].build(TfliteNode(body, operator))
+            body.writer.registry.tflite[operator.kind].build(TfliteNode(body, operator))
         except Refusal as refusal:
-            body.writer.refusals.append(_line(body.graph, operator, str(refusal)))
+            body.writer.refusals.append(describe_operator(body.graph, operator, str(refusal)))
         except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-            rule = f"{body.writer.model.place}: {_line(body.graph, operator, 'the operator must be consistent')}"
-            raise ModelError(rule, str(error)[:200], "export the file again") from error
+            line = describe_operator(body.graph, operator, "the operator must be consistent")
+            raise ModelError(f"{body.writer.model.place}: {line}", str(error)[:200], "export the file again") from error

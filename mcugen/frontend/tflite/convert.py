@@ -4,19 +4,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import onnx
 from onnx import helper
 
-from mcugen.core.errors import UnsupportedError
-from mcugen.frontend.tflite import operators as _operators  # Registers the builders.
+from mcugen.core.errors import UnsupportedError, listed, shortened
+from mcugen.frontend.tflite import operators as _operators  # noqa: F401 (registers the builders)
 from mcugen.frontend.tflite.body import build_body, refuse_unknown, unsupported
+from mcugen.frontend.tflite.matching import require_matching
 from mcugen.frontend.tflite.metadata import read_metadata
 from mcugen.frontend.tflite.model import TfliteModel, TfliteTensor, read_model
 from mcugen.frontend.tflite.node import MAX_CONSTANTS_PER_BYTE, SPARE_CONSTANT_BYTES, OnnxBody, TfliteWriter
-from mcugen.frontend.tflite.schema import FILE_IDENTIFIER, LABELS_KEY, PREPROCESS_KEY, STATES_KEY
+from mcugen.frontend.tflite.schema import (
+    AS_DEFINED,
+    FILE_IDENTIFIER,
+    LABELS_KEY,
+    NOTES_KEY,
+    PREPROCESS_KEY,
+    ROUNDING_KEY,
+    STATES_KEY,
+    TfliteReading,
+)
 from mcugen.hir.names import Names
-from mcugen.ops.onnx_node import Refusal
+from mcugen.hir.types import Rounding
+from mcugen.ops.onnx_node import BUILT_IN, Refusal, Registry
 
 TFLITE_OPSET = 21
 """Version of ONNX's operator set of the result: the first whose QuantizeLinear writes int16."""
@@ -29,7 +41,9 @@ def is_tflite(data: bytes) -> bool:
     return data[4:8] == FILE_IDENTIFIER
 
 
-def convert_tflite(data: bytes, place: str) -> onnx.ModelProto:
+def convert_tflite(
+    data: bytes, place: str, registry: Registry = BUILT_IN, reading: TfliteReading = AS_DEFINED
+) -> onnx.ModelProto:
     """Return the ONNX model that computes the same as a .tflite model.
 
     Quantized tensors are written as QuantizeLinear and DequantizeLinear around operators on floats.
@@ -37,17 +51,21 @@ def convert_tflite(data: bytes, place: str) -> onnx.ModelProto:
     Args:
         data: The bytes of the file.
         place: Name of the file for messages.
+        registry: The operators that the model may use.
+        reading: What the user asks of the reader.
 
     Raises:
         ModelError: The file is damaged.
-        UnsupportedError: Operators cannot be compiled; the message lists all of them.
+        UnsupportedError: Operators cannot be compiled, or not with this rounding; the message lists all of them.
         DoesNotFitError: The model exceeds a limit of `core.limits`.
     """
-    model = read_model(data, place)
+    model = read_model(data, place, reading.signature)
     budget = MAX_CONSTANTS_PER_BYTE * len(data) + SPARE_CONSTANT_BYTES
-    writer = TfliteWriter(model, Names(), budget)
-    refuse_unknown(model)
-    graph = model.graphs[0]
+    writer = TfliteWriter(model, Names(), registry, budget, reading)
+    refuse_unknown(model, registry)
+    if reading.rounding is Rounding.TFLITE:
+        require_matching(model)
+    graph = model.main
     body = OnnxBody(writer, graph)
     inputs = [_declared(body, tensor, model.names.get(tensor, tensor.name)) for tensor in graph.inputs]
     outputs = _name_outputs(body, model)
@@ -61,16 +79,36 @@ def convert_tflite(data: bytes, place: str) -> onnx.ModelProto:
     declared = [helper.make_tensor_value_info(*declaration) for declaration in body.declared]
     constants = list(body.constants.values())
     onnx_graph = helper.make_graph(body.nodes, "model", inputs, results, constants, value_info=declared)
-    opset = helper.make_opsetid("", TFLITE_OPSET)
-    proto = helper.make_model(onnx_graph, opset_imports=[opset], ir_version=10, producer_name=PRODUCER)
+    opsets = [helper.make_opsetid(domain, 1) for domain in sorted(writer.domains - {""})]
+    opsets.insert(0, helper.make_opsetid("", TFLITE_OPSET))
+    proto = helper.make_model(onnx_graph, opset_imports=opsets, ir_version=10, producer_name=PRODUCER)
     metadata = read_metadata(data, model)
     properties = {
         STATES_KEY: json.dumps({result.name: name for name, result in kept.items()}) if kept else "",
         LABELS_KEY: json.dumps(metadata.labels) if metadata.labels else "",
         PREPROCESS_KEY: metadata.preprocess,
+        ROUNDING_KEY: "" if reading.rounding is Rounding.EXACT else reading.rounding.value,
+        NOTES_KEY: "\n".join(_notes(writer)),
     }
     helper.set_model_props(proto, {key: text for key, text in properties.items() if text})
     return proto
+
+
+def _notes(writer: TfliteWriter) -> Iterator[str]:
+    """Yield what the user may not expect of the conversion, a line each."""
+    model = writer.model
+    if writer.reset_layers:
+        kept = "TensorFlow Lite Micro keeps them until it is reset: --keep-states does the same"
+        yield f"states begin with zeros in each call: {listed(map(repr, writer.reset_layers), 3)}; {kept}"
+    if model.other_signatures:
+        signatures = listed(map(repr, model.other_signatures), 3)
+        subgraph = f"subgraph {model.main.index}" if model.main.index else "the first subgraph"
+        yield f"{subgraph} is compiled; other signatures are not: {signatures}. try: --signature"
+    for tensor in model.main.inputs:
+        if any(size < 0 for size in tensor.signature[1:]):
+            name, sizes, shape = repr(shortened(tensor.name)), list(tensor.signature), list(tensor.shape)
+            remedy = "export it with the sizes that you use"
+            yield f"sizes of input {name} are open, {sizes}, and taken as {shape}: {remedy}"
 
 
 def _state_outputs(body: OnnxBody) -> dict[str, onnx.ValueInfoProto]:
@@ -119,6 +157,3 @@ def _result(body: OnnxBody, tensor: TfliteTensor, name: str) -> onnx.ValueInfoPr
             value = body.add_constant(tensor.name, tensor.array, tensor.type)
         body.nodes.append(helper.make_node("Identity", [value], [name], tensor.name))
     return helper.make_tensor_value_info(name, _type_of(body, tensor), tensor.shape)
-
-
-__all__ = ["_operators", "convert_tflite", "is_tflite"]

@@ -8,9 +8,9 @@ table. Here each offset is checked, and the work is bounded by the size of the f
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -25,10 +25,15 @@ REMEDY = "copy or export the file again"
 
 
 class TableBase:
-    """Base of the dataclasses that declare a table."""
+    """Base of the dataclasses that declare a table.
 
-    UNION = 0
+    A subclass of a declared table may have the same fields at other numbers: it lists them in ORDER.
+    """
+
+    UNION: ClassVar[int] = 0
     """Number of the table in the union of operators' options."""
+    ORDER: ClassVar[str] = ""
+    """Names of the fields by their numbers, with spaces between them; "" for the declared numbers."""
 
 
 TableT = TypeVar("TableT", bound=TableBase)
@@ -80,7 +85,10 @@ def position(number: int) -> Any:
 
 @cache
 def _stored_fields(kind: Any) -> tuple[tuple[str, _Stored], ...]:
-    return tuple((declared.name, declared.metadata["stored"]) for declared in fields(kind))
+    stored = {declared.name: declared.metadata["stored"] for declared in fields(kind)}
+    if kind.ORDER:
+        return tuple((name, replace(stored[name], number=number)) for number, name in enumerate(kind.ORDER.split()))
+    return tuple(stored.items())
 
 
 class FlatBuffer:

@@ -101,10 +101,11 @@ def read_metadata(data: bytes, model: TfliteModel) -> TfliteMetadata:
     try:
         buffer = FlatBuffer(bytes(model.metadata), model.place)
         subgraphs = buffer.root(ModelMetadataTable).subgraphs
-        if not subgraphs:
+        if len(subgraphs) <= model.main.index:
             return TfliteMetadata()
-        labels = _read_labels(data, subgraphs[0].outputs, model.graphs[0].outputs)
-        return TfliteMetadata(labels, _read_normalization(buffer, subgraphs[0].inputs))
+        described = subgraphs[model.main.index]
+        labels = _read_labels(data, described.outputs, model.main.outputs)
+        return TfliteMetadata(labels, _read_normalization(buffer, described.inputs))
     except ModelError:
         return TfliteMetadata()
 

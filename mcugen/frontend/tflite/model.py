@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mcugen.core.errors import DoesNotFitError, ModelError, UnsupportedError
+from mcugen.core.errors import DoesNotFitError, ModelError, UnsupportedError, UsageError, listed, shortened
 from mcugen.core.limits import MAX_CONNECTIONS, MAX_NAME_CHARACTERS, MAX_NODES, MAX_RANK, check_size
 from mcugen.frontend.tflite.flatbuffer import REMEDY, FlatBuffer, TableT
 from mcugen.frontend.tflite.schema import (
@@ -19,14 +19,18 @@ from mcugen.frontend.tflite.schema import (
     OPERATOR_NAMES,
     TYPE_NAMES,
     BufferTable,
+    CallOnceOptions,
     ElementType,
+    IfOptions,
     ModelTable,
     OperatorCodeTable,
     OperatorTable,
     QuantizationTable,
+    SignatureTable,
     SparsityTable,
     SubgraphTable,
     TensorTable,
+    WhileOptions,
 )
 from mcugen.frontend.tflite.sparsity import densify
 from mcugen.hir.types import Array
@@ -67,6 +71,7 @@ class TfliteTensor:
         quantization: Scales and zero points; None if its elements are no quantized values.
         content: Bytes of a constant; None for other tensors.
         sparsity: How a sparse constant is stored.
+        signature: Its shape as the model was made, with -1 for open sizes; () if there are none.
         is_variable: Whether it keeps its value from one run to the next.
         buffer: The file, which has the indices of sparse constants.
     """
@@ -78,6 +83,7 @@ class TfliteTensor:
     quantization: TensorScales | None
     content: memoryview | None
     sparsity: SparsityTable | None
+    signature: tuple[int, ...]
     is_variable: bool
     buffer: FlatBuffer
 
@@ -93,6 +99,11 @@ class TfliteTensor:
             name = TYPE_NAMES.get(self.type_number, f"type {self.type_number}")
             raise Refusal("tensors must have an element type of C", f"{name} of '{self.name}'", "use other types")
         return known
+
+    @property
+    def zero(self) -> int:
+        """Return what stands for 0: the zero point of a quantized tensor."""
+        return self.quantization.zero_points[0] if self.quantization is not None else 0
 
     @property
     def count(self) -> int:
@@ -122,6 +133,18 @@ class TfliteTensor:
             raise self.buffer.damaged(description)
         return self.type.decode(self.content, self.count).reshape(self.shape)
 
+    @property
+    def real_array(self) -> Array:
+        """Return the real numbers of a constant."""
+        scales = self.quantization
+        if scales is None:
+            return self.array.astype(np.float32)
+        shape = [1] * len(self.shape)
+        if len(scales.scales) > 1:
+            shape[scales.axis] = -1
+        zeros = np.asarray(scales.zero_points, np.float32).reshape(shape)
+        return (self.array.astype(np.float32) - zeros) * np.asarray(scales.scales, np.float32).reshape(shape)
+
 
 @dataclass(eq=False)
 class TfliteOperator:
@@ -130,6 +153,7 @@ class TfliteOperator:
     Attributes:
         index: Its number in the subgraph.
         kind: Name of the operator, in the schema's spelling; of a custom operator, the name that the file gives.
+        is_custom: Whether it is a custom operator.
         inputs: The tensors that it reads; None for absent ones.
         outputs: The tensors that it computes.
         intermediates: Tensors that only tell the scales of values within the operator.
@@ -139,11 +163,26 @@ class TfliteOperator:
 
     index: int
     kind: str
+    is_custom: bool
     inputs: tuple[TfliteTensor | None, ...]
     outputs: tuple[TfliteTensor, ...]
     intermediates: tuple[TfliteTensor | None, ...]
     table: OperatorTable
     buffer: FlatBuffer
+
+    def bodies(self) -> tuple[int, ...]:
+        """Return the numbers of the subgraphs that it runs."""
+        match self.kind:
+            case "IF":
+                choice = self.options(IfOptions)
+                return choice.then_graph, choice.else_graph
+            case "WHILE":
+                loop = self.options(WhileOptions)
+                return loop.condition_graph, loop.body_graph
+            case "CALL_ONCE":
+                return (self.options(CallOnceOptions).graph,)
+            case _:
+                return ()
 
     def options(self, kind: type[TableT]) -> TableT:
         """Return the options; if the file has none, the defaults.
@@ -183,21 +222,42 @@ class TfliteModel:
 
     Attributes:
         place: Name of the file for messages.
-        graphs: The subgraphs; the first is the model, the others are bodies of control flow.
-        names: Names of inputs and outputs of the first subgraph by its signature, by tensor.
+        graphs: The subgraphs: the model, bodies of its control flow, and what other signatures compute.
+        main: The subgraph that is the model.
+        names: Names of inputs and outputs of the model by its signature, by tensor.
+        other_signatures: Keys of the signatures of other subgraphs.
         metadata: The bytes of TensorFlow Lite metadata; None if the file has none.
     """
 
     place: str
     graphs: tuple[TfliteGraph, ...]
+    main: TfliteGraph
     names: dict[TfliteTensor, str] = field(default_factory=dict)
+    other_signatures: tuple[str, ...] = ()
     metadata: memoryview | None = None
 
+    @cached_property
+    def used_graphs(self) -> tuple[TfliteGraph, ...]:
+        """Return the model and the bodies of its control flow, in the order of the file."""
+        used, waiting = set[int](), [self.main.index]
+        while waiting:
+            index = waiting.pop()
+            if index not in used and 0 <= index < len(self.graphs):
+                used.add(index)
+                waiting += (body for operator in self.graphs[index].operators for body in operator.bodies())
+        return tuple(graph for graph in self.graphs if graph.index in used)
 
-def read_model(data: bytes, place: str) -> TfliteModel:
+
+def read_model(data: bytes, place: str, signature: str = "") -> TfliteModel:
     """Return the model in the bytes of a .tflite file.
 
+    Args:
+        data: The bytes.
+        place: Name of the file for messages.
+        signature: Key of the signature whose subgraph is the model; "" for the first subgraph.
+
     Raises:
+        UsageError: The file has no such signature.
         ModelError: The file is damaged.
         UnsupportedError: Tensors have scales of another kind.
         DoesNotFitError: The model exceeds a limit of `core.limits`.
@@ -211,16 +271,30 @@ def read_model(data: bytes, place: str) -> TfliteModel:
     kinds = [_operator_kind(buffer, code) for code in tables.operator_codes]
     _check_counts(place, tables)
     graphs = tuple(_read_graph(buffer, n, tables, kinds) for n in range(len(tables.subgraphs)))
-    model = TfliteModel(place, graphs)
-    first = graphs[0]
-    for signature in tables.signatures[:1]:
-        for named in (*signature.inputs, *signature.outputs) if signature.subgraph == 0 else ():
-            tensor = first.tensors[_checked(buffer, named.tensor, first.tensors, "tensor of a signature")]
-            model.names.setdefault(tensor, named.name[:MAX_TENSOR_NAME_CHARACTERS])
+    chosen = _choose_signature(tables.signatures, signature, place)
+    main = graphs[_checked(buffer, chosen.subgraph, graphs, "subgraph of a signature") if chosen else 0]
+    model = TfliteModel(place, graphs, main)
+    model.other_signatures = tuple(other.key for other in tables.signatures if other.subgraph != main.index)
+    for named in (*chosen.inputs, *chosen.outputs) if chosen else ():
+        tensor = main.tensors[_checked(buffer, named.tensor, main.tensors, "tensor of a signature")]
+        model.names.setdefault(tensor, named.name[:MAX_TENSOR_NAME_CHARACTERS])
     for entry in tables.metadata:
         if entry.name == METADATA_NAME and entry.buffer < len(tables.buffers):
             model.metadata = tables.buffers[entry.buffer].data
     return model
+
+
+def _choose_signature(signatures: Sequence[SignatureTable], key: str, place: str) -> SignatureTable | None:
+    """Return the signature with a key, or, if the key is empty, the first signature of the first subgraph."""
+    if not key:
+        return next((signature for signature in signatures if not signature.subgraph), None)
+    chosen = next((signature for signature in signatures if signature.key == key), None)
+    if chosen is None:
+        known = listed([repr(shortened(signature.key)) for signature in signatures], 8) or "none"
+        raise UsageError(
+            f"{place}: --signature must name a signature of the model", repr(shortened(key)), f"one of: {known}"
+        )
+    return chosen
 
 
 def _check_counts(place: str, tables: ModelTable) -> None:
@@ -240,7 +314,10 @@ def _operator_kind(buffer: FlatBuffer, code: OperatorCodeTable) -> str:
     number = max(code.old_code, code.code)
     if not 0 <= number < len(OPERATOR_NAMES):
         raise buffer.damaged(f"operator code {number}")
-    return (code.custom_code or "CUSTOM")[:MAX_TENSOR_NAME_CHARACTERS] if number == CUSTOM else OPERATOR_NAMES[number]
+    if number != CUSTOM:
+        return OPERATOR_NAMES[number]
+    name = code.custom_code[:MAX_TENSOR_NAME_CHARACTERS]
+    return f"CUSTOM {name}".strip() if not name or name in OPERATOR_NAMES else name
 
 
 def _checked(buffer: FlatBuffer, index: int, sequence: Sequence[object], what: str) -> int:
@@ -263,7 +340,8 @@ def _read_graph(buffer: FlatBuffer, number: int, tables: ModelTable, kinds: Sequ
     for place, operator in enumerate(graph.operators):
         kind = kinds[_checked(buffer, operator.code_index, kinds, "operator code")]
         inputs, intermediates = find_optional(operator.inputs), find_optional(operator.intermediates)
-        operators.append(TfliteOperator(place, kind, inputs, find(operator.outputs), intermediates, operator, buffer))
+        outputs, is_custom = find(operator.outputs), kind not in OPERATOR_NAMES
+        operators.append(TfliteOperator(place, kind, is_custom, inputs, outputs, intermediates, operator, buffer))
     _check_writers(buffer, graph)
     return TfliteGraph(number, tensors, find(graph.inputs), find(graph.outputs), tuple(operators))
 
@@ -297,6 +375,7 @@ def _read_tensor(buffer: FlatBuffer, index: int, table: TensorTable, buffers: Se
         _read_scales(buffer, name, table),
         constant,
         table.sparsity,
+        table.signature[:MAX_RANK],
         bool(table.is_variable),
         buffer,
     )

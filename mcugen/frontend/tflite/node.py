@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,11 +18,21 @@ from onnx import TensorProto, helper
 from mcugen.core.errors import DoesNotFitError
 from mcugen.core.limits import MAX_NODES
 from mcugen.frontend.tflite.flatbuffer import TableT
+from mcugen.frontend.tflite.flexbuffer import FlexBufferError, read_flexbuffer
 from mcugen.frontend.tflite.model import TensorScales, TfliteGraph, TfliteModel, TfliteOperator, TfliteTensor
-from mcugen.frontend.tflite.schema import FLOAT32, INT4, INT32, INT64, ElementType, FusedActivation
+from mcugen.frontend.tflite.schema import (
+    AS_DEFINED,
+    FLOAT32,
+    INT4,
+    INT32,
+    INT64,
+    ElementType,
+    FusedActivation,
+    TfliteReading,
+)
 from mcugen.hir.names import Names
 from mcugen.hir.types import Array
-from mcugen.ops.onnx_node import Refusal
+from mcugen.ops.onnx_node import Refusal, Registry, TfliteSupport, open_registry
 
 TO_CHANNELS_FIRST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 """Permutations of images: TensorFlow Lite has channels last, ONNX first."""
@@ -58,28 +71,36 @@ class TfliteWriter:
     Attributes:
         model: The .tflite model.
         names: Names of tensors in use.
+        registry: The operators that are known.
         budget: Number of bytes that further constants may have.
+        reading: What the user asks of the reader.
         states: States by the name of their variable, or by the number of their tensor behind a slash.
         variables: Names of variables by their handles.
-        initial: Values before the first run that are not zeros, by the name of their variable.
+        initial: By the name of a variable, its value before the first run: the tensor and its ONNX name.
         arranged: Names of constants by tensor and order of axes.
+        reset_layers: Layers whose states begin with zeros in each run although the file keeps them.
         refusals: A line for each operator that cannot be compiled.
         nested: Numbers of the subgraphs that are being converted, from outside to inside.
         num_nodes: Number of nodes so far.
         node_names: Names of nodes in use; `hir.layer_names` drops the ends of further names.
+        domains: Domains of the ONNX operators in use.
     """
 
     model: TfliteModel
     names: Names
+    registry: Registry
     budget: int
+    reading: TfliteReading = AS_DEFINED
     states: dict[str, KeptState] = field(default_factory=dict)
     variables: dict[TfliteTensor, str] = field(default_factory=dict)
-    initial: dict[str, TfliteTensor] = field(default_factory=dict)
+    initial: dict[str, tuple[TfliteTensor, str]] = field(default_factory=dict)
     arranged: dict[tuple[TfliteTensor, tuple[int, ...]], str] = field(default_factory=dict)
+    reset_layers: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     nested: list[int] = field(default_factory=list)
     num_nodes: int = 0
     node_names: Names = field(default_factory=lambda: Names(separator="_output_"))
+    domains: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -149,6 +170,53 @@ class TfliteNode:
         """Return the operator's options."""
         return self.operator.options(kind)
 
+    @cached_property
+    def custom_options(self) -> Mapping[str, Any]:
+        """Return the options of a custom operator by name; {} if it has none.
+
+        Raises:
+            ModelError: The bytes are no map of a FlexBuffer.
+        """
+        if not self.custom_bytes:
+            return {}
+        try:
+            options = read_flexbuffer(self.custom_bytes)
+        except FlexBufferError as error:
+            raise self.operator.buffer.damaged(f"custom options of operator {self.label}: {error}") from error
+        self.require(isinstance(options, dict), "custom options without names")
+        return dict(options)
+
+    @property
+    def custom_bytes(self) -> bytes:
+        """Return the options of a custom operator as the file has them."""
+        return bytes(self.operator.table.custom_options)
+
+    def custom_number(self, name: str, default: float | None = None) -> float:
+        """Return an option of a custom operator that is a finite number.
+
+        Args:
+            name: Name of the option.
+            default: Its value if it is absent; None if it must be given.
+        """
+        value = self.custom_options.get(name, default)
+        value = default if value is None else value
+        self.require(isinstance(value, int | float) and math.isfinite(value), f"option '{name}' is {value!r:.40}")
+        assert value is not None
+        return float(value)
+
+    def custom_integer(self, name: str, default: int | None = None, low: int = -(2**31), high: int = 2**31 - 1) -> int:
+        """Return an option of a custom operator that is a whole number within bounds.
+
+        Args:
+            name: Name of the option.
+            default: Its value if it is absent; None if it must be given.
+            low: Its smallest value.
+            high: Its largest value.
+        """
+        value = self.custom_number(name, default)
+        self.require(value == int(value) and low <= value <= high, f"option '{name}' is {value}")
+        return int(value)
+
     def has(self, index: int) -> bool:
         """Return whether an optional input is given."""
         return index < len(self.operator.inputs) and self.operator.inputs[index] is not None
@@ -201,6 +269,13 @@ class TfliteNode:
             raise Refusal(f"input {index} must be a constant", f"'{tensor.name}' is computed", "export a constant")
         return tensor
 
+    def make_constant(self, array: Array, index: int = 0) -> None:
+        """Make elements that are known at compile time the value of an output, which becomes a constant."""
+        tensor = self.output(index)
+        self.require(array.dtype == tensor.type.array and array.size == tensor.count, f"elements of '{tensor.name}'")
+        tensor.content, tensor.sparsity = memoryview(array.tobytes()), None
+        self.body.values.pop(tensor, None)
+
     def mark_unpacked(self) -> None:
         """Let the first output stand for the first input, if that is a constant which the operator only unpacks."""
         source = self.body.unpacked.get(self.input(0), self.input(0))
@@ -238,6 +313,7 @@ class TfliteNode:
             raise DoesNotFitError(rule, "more", "simplify the model")
         name = writer.node_names.take(self.layer_name)
         node = helper.make_node(op_type, inputs, outputs, name, **attributes)
+        writer.domains.add(node.domain)
         self.body.nodes.append(node)
         return node
 
@@ -256,9 +332,18 @@ class TfliteNode:
             array = np.asarray(values, np.int64)
         return self.body.add_constant(f"{self.layer_name}/{what}", array)
 
+    def constant_scalar(self, value: int, what: str) -> str:
+        """Add a single number of int64 and return its name."""
+        return self.constant(np.asarray(value, np.int64), what)
+
     def is_real(self, tensor: TfliteTensor) -> bool:
         """Return whether a tensor holds real numbers, as floats or as quantized values."""
         return tensor.quantization is not None or tensor.type.is_float
+
+    def zeros(self, tensor: TfliteTensor) -> str:
+        """Return a value of zeros that is stored like a tensor."""
+        zero = self.constant(np.asarray(tensor.zero, tensor.type.array), "zero")
+        return self.emit("Expand", zero, self.shape_of(tensor))
 
     def stored(self, index: int) -> str:
         """Return the ONNX name of an input as the file stores it."""
@@ -289,6 +374,15 @@ class TfliteNode:
         name = self.stored_tensor(tensor)
         name = self.emit("Transpose", name, perm=list(perm)) if perm else name
         return self.dequantized(name, tensor)
+
+    def real_constant(self, index: int) -> str:
+        """Return the ONNX name of the real numbers of an input that must be constant, converted from what is stored.
+
+        Raises:
+            Refusal: The input is computed.
+        """
+        tensor = self.constant_input(index)
+        return self._real_constant(tensor, tensor.quantization, ())
 
     def _real_constant(self, tensor: TfliteTensor, scales: TensorScales | None, perm: Sequence[int]) -> str:
         array, kind = tensor.array, tensor.type
@@ -381,14 +475,37 @@ class TfliteNode:
         self.require(same_type(writer.states[key].tensor, tensor), f"another type of variable '{name}'")
         return writer.states[key]
 
+    def keep_own_state(self, what: str, tensor: TfliteTensor, shape: Sequence[int]) -> KeptState:
+        """Return a state of this operator alone, which begins with zeros.
+
+        Args:
+            what: The state's name within the operator.
+            tensor: A tensor with its type and scale.
+            shape: Its shape.
+
+        Raises:
+            Refusal: The operator is within control flow.
+        """
+        self._require_outside()
+        key = f"/{self.body.graph.index}/operator {self.operator.index}/{what}"
+        return self.keep_state(f"{self.layer_name}/{what}", tensor, shape, key)
+
     def keep_tensor(self, tensor: TfliteTensor, shape: Sequence[int] = ()) -> KeptState:
         """Return the state of a tensor that keeps its value between runs, whose name need not be unique.
 
         Args:
             tensor: The tensor.
             shape: Shape of the state; () for that of the tensor.
+
+        Raises:
+            Refusal: The operator is within control flow.
         """
+        self._require_outside()
         return self.keep_state(tensor.name, tensor, shape, f"/{self.body.graph.index}/{tensor.index}")
+
+    def _require_outside(self) -> None:
+        if self.body.writer.nested:
+            raise Refusal("operators with a state must be outside of control flow", self.label, "move them out of it")
 
     # ------------------------------------------------------------------------------------------------------- results
 
@@ -491,30 +608,11 @@ Builder = Callable[[TfliteNode], None]
 """Adds the ONNX nodes of an operator."""
 
 
-@dataclass(frozen=True)
-class BuilderEntry:
-    """A builder, and what the documents say of its operators.
-
-    Attributes:
-        build: The builder.
-        becomes: The ONNX operators that it makes, beside conversions of layout and scale.
-        limits: What is not supported.
-    """
-
-    build: Builder
-    becomes: str
-    limits: str
-
-
-BUILDERS: dict[str, BuilderEntry] = {}
-"""Builders by the name of the operator."""
-
-
 def tflite_operator(*kinds: str, becomes: str | Mapping[str, str], limits: str = "") -> Callable[[Builder], Builder]:
-    """Register a builder for operators.
+    """Register a builder for operators, of the schema or custom ones.
 
     Args:
-        kinds: Names of the operators.
+        kinds: Names of the operators, as the schema or the file has them.
         becomes: The ONNX operators that it makes, for the documents; by operator if they differ.
         limits: What is not supported, for the documents.
     """
@@ -522,7 +620,7 @@ def tflite_operator(*kinds: str, becomes: str | Mapping[str, str], limits: str =
     def register(build: Builder) -> Builder:
         for kind in kinds:
             result = becomes if isinstance(becomes, str) else becomes[kind]
-            BUILDERS[kind] = BuilderEntry(build, result, limits)
+            open_registry().tflite[kind] = TfliteSupport(build, result, limits)
         return build
 
     return register

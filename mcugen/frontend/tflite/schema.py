@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from mcugen.frontend.tflite.flatbuffer import TableBase, content, numbers, position, scalar, table, tables, text
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, Rounding
 
 FILE_IDENTIFIER = b"TFL3"
 """Bytes 4 to 7 of each .tflite file."""
@@ -20,6 +20,56 @@ LABELS_KEY = "mcugen.labels"
 """Key of the metadata of the ONNX model: JSON, the list of the names of an output's classes."""
 PREPROCESS_KEY = "mcugen.preprocess"
 """Key of the metadata of the ONNX model: the normalization of the input, as the text of `--preprocess`."""
+
+ROUNDING_KEY = "mcugen.rounding"
+"""Key of the metadata of the ONNX model: how integer operators round, a value of `hir.types.Rounding`."""
+NOTES_KEY = "mcugen.notes"
+"""Key of the metadata of the ONNX model: assumptions made about the file, to be shown to the user, one a line."""
+
+
+@dataclass(frozen=True)
+class TfliteReading:
+    """Choices of the user that the reader of .tflite files follows.
+
+    Attributes:
+        rounding: How integer operators round.
+        keeps_states: Whether recurrent layers that read several steps keep their states from run to run.
+        signature: Key of the signature whose subgraph is the model; "" for the first subgraph.
+    """
+
+    rounding: Rounding = Rounding.EXACT
+    keeps_states: bool = False
+    signature: str = ""
+
+
+AS_DEFINED = TfliteReading()
+"""Default choices: exact rounding, states of several steps that begin with zeros, and the first subgraph."""
+
+
+@dataclass(frozen=True)
+class IfOptions(TableBase):
+    """Options of IF."""
+
+    UNION = 92
+    then_graph: int = scalar(0)
+    else_graph: int = scalar(1)
+
+
+@dataclass(frozen=True)
+class WhileOptions(TableBase):
+    """Options of WHILE."""
+
+    UNION = 93
+    condition_graph: int = scalar(0)
+    body_graph: int = scalar(1)
+
+
+@dataclass(frozen=True)
+class CallOnceOptions(TableBase):
+    """Options of CALL_ONCE."""
+
+    UNION = 103
+    graph: int = scalar(0)
 
 
 @dataclass(frozen=True)
@@ -220,10 +270,12 @@ FLOAT32, INT32, INT64, BOOL = _type("float", array="float32"), _type("int32"), _
 FLOAT16, INT8, INT16, INT4 = _type("float16"), _type("int8"), _type("int16"), _type("int4", 4, "int8")
 BOOL_NUMBER = 6
 """Number of the element type of truth values."""
+INT32_NUMBER = 2
+"""Number of the element type of integers of 32 bits."""
 ELEMENT_TYPES = {
     0: FLOAT32,
     1: FLOAT16,
-    2: INT32,
+    INT32_NUMBER: INT32,
     3: _type("uint8"),
     4: INT64,
     BOOL_NUMBER: BOOL,
@@ -242,6 +294,8 @@ TYPE_NAMES = {
     **{20: "uint4", 21: "float8_e4m3fn", 22: "float8_e5m2"},
 }
 """Names of all element types by their numbers."""
+COMPLEX64 = 8
+"""Number of the element type of complex numbers, which ONNX lacks."""
 RESOURCE = 13
 """Number of the element type of handles of variables."""
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ _EXPORT_REMEDY = (
     "call torch.export.export(module, example_inputs), which names the line of code that cannot be exported"
 )
 
-_EXPORTER_LOGGERS = ("torch.onnx", "torch.export", "onnxscript")
+_BRANCH_REMEDY = "choose between results by torch.where, or between functions by torch.cond, instead of by `if`"
+
+_EXPORTER_LOGGERS = ("torch.onnx", "torch.export", "torch.fx", "onnxscript")
 """Loggers that are silent during an export: they tell of missing packages and of their own code."""
 
 _KEPT_METADATA = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "pkg.onnxscript.rewriter.rule_name")
@@ -45,13 +49,16 @@ def convert(model: Any, example_inputs: Any = None) -> onnx.ModelProto:
     """
     import torch
 
+    from mcugen.frontend.torch.prepared import converted_module
+
     if isinstance(model, torch.export.ExportedProgram):
         require_no_examples(example_inputs, "a torch.export.ExportedProgram")
         return export_module(model, (), {}, "model")
     if not isinstance(model, torch.nn.Module):
         fault = f"{shortened(repr(model), 80)}, which is of type {type(model).__name__}"
         raise UsageError("a PyTorch model must be a torch.nn.Module or a torch.export.ExportedProgram", fault)
-    args, kwargs = _arguments(example_inputs)
+    model = converted_module(model)
+    args, kwargs = _arguments(example_inputs, model)
     with _evaluation_mode(model):
         return export_module(model, args, kwargs, snake_case(type(model).__name__))
 
@@ -68,29 +75,51 @@ def convert_file(path: Path) -> onnx.ModelProto:
     return export_module(load_program(path), (), {}, path.stem)
 
 
-def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the named arguments of `forward` as tensors."""
+def _arguments(example_inputs: Any, module: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and the named arguments of `forward` as tensors on the module's device."""
+    import torch
+
     if example_inputs is None:
         rule = "a torch.nn.Module needs example inputs, which give the shapes"
         raise UsageError(rule, "none", "example_inputs=(torch.zeros(1, 3, 32, 32),), with the shape of your input")
+    parameter = next((p for p in module.parameters() if p.is_floating_point()), torch.zeros(()))
+    if parameter.device.type == "meta":
+        rule = "a torch.nn.Module must hold the values of its weights"
+        raise UsageError(rule, "weights on the device 'meta', which has none", "load the weights: load_state_dict")
+    place = partial(_tensor, like=parameter)
     if isinstance(example_inputs, Mapping):
-        return (), {str(name): _tensor(value) for name, value in example_inputs.items()}
+        return (), {str(name): _map_tensors(place, value) for name, value in example_inputs.items()}
     if isinstance(example_inputs, tuple | list):
-        return tuple(map(_tensor, example_inputs)), {}
-    return (_tensor(example_inputs),), {}
+        return tuple(_map_tensors(place, value) for value in example_inputs), {}
+    return (place(example_inputs),), {}
 
 
-def _tensor(value: Any) -> Any:
-    """Return an array or a tensor as a tensor of its own, with float32 in place of NumPy's float64; other values stay.
+def _map_tensors(place: Callable[[Any], Any], value: Any) -> Any:
+    """Return nested tuples, lists and dictionaries with each array or tensor in them replaced."""
+    if isinstance(value, Mapping):
+        return {name: _map_tensors(place, item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_map_tensors(place, item) for item in value)
+    return place(value)
 
-    PyTorch takes two inputs for one if they are the same tensor.
+
+def _tensor(value: Any, like: Any) -> Any:
+    """Return an array or a tensor as a tensor of its own; other values stay.
+
+    NumPy's float64 becomes float32, unless the module computes in float64. PyTorch takes two inputs for one if they are
+    the same tensor.
+
+    Args:
+        value: The array, the tensor or another value.
+        like: A parameter of the module, which gives the device and the type for NumPy's float64.
     """
     import torch
 
     if isinstance(value, np.ndarray | np.generic):
-        array = np.asarray(value)
-        return torch.from_numpy(np.array(array, np.float32 if array.dtype == np.float64 else array.dtype))
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+        array = torch.from_numpy(np.array(value))
+        is_narrowed = array.dtype == torch.float64 and like.dtype != torch.float64
+        return array.to(like.device, torch.float32 if is_narrowed else array.dtype)
+    return value.detach().to(like.device, copy=True) if isinstance(value, torch.Tensor) else value
 
 
 @contextmanager
@@ -123,11 +152,24 @@ def export_module(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], nam
 
     with optional_package("torch", "a PyTorch model"):
         import onnxscript  # noqa: F401 - torch.onnx imports it, with another message if it is missing.
+    from mcugen.frontend.torch.quantized_weights import OPSET, with_explicit_weights
+    from mcugen.frontend.torch.translations import integer_operators
+
     try:
         with quiet_exporter():
-            program = torch.onnx.export(model, args, kwargs=kwargs or None, dynamo=True, verbose=False)
+            explicit = with_explicit_weights(model)
+            program = torch.onnx.export(
+                explicit,
+                (*args, {}) if args and isinstance(args[-1], dict) else args,  # A last dictionary would name arguments.
+                kwargs=kwargs or None,
+                dynamo=True,
+                verbose=False,
+                opset_version=None if explicit is model else OPSET,
+                custom_translation_table=integer_operators(),
+            )
     except Exception as error:  # The exporter and the module's own code raise any type.
-        raise conversion_error("a PyTorch model", error, _EXPORT_REMEDY) from error
+        remedy = _BRANCH_REMEDY if "data-dependent" in str(error) else _EXPORT_REMEDY
+        raise conversion_error("a PyTorch model", error, remedy) from error
     proto: onnx.ModelProto = program.model_proto
     proto.graph.name = name
     tidy_export(proto)
@@ -142,12 +184,12 @@ def tidy_export(proto: onnx.ModelProto) -> None:
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """Hide the warnings of the exporter, which tell of packages and of its own code."""
+    """Hide what the exporter prints: warnings on packages and on its own code, and graphs that it could not export."""
     levels = {logging.getLogger(name): logging.getLogger(name).level for name in _EXPORTER_LOGGERS}
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mcugen.hir.graph import Node
 from mcugen.hir.operator import Signature
-from mcugen.hir.types import Array, DType, TensorType, are_halves
+from mcugen.hir.types import Array, DType, TensorType, are_halves, int8_multiples
 from mcugen.kernels.common.conv_shape import ConvShape
 from mcugen.lir.program import Overlap
 from mcugen.lir.traversal import Traversal, overlap
@@ -59,6 +59,14 @@ class WeightedSpec:
     def has_half_weights(self) -> bool:
         """Return whether float16 represents every weight of the layer exactly."""
         return are_halves(self.weights)
+
+    @cached_property
+    def scaled_int8_rows(self) -> tuple[Array, Array] | None:
+        """Return the weights of a float layer as int8 [out_channels, depth] and float32 scales [out_channels].
+
+        None if the weights are no products of these, but for float32 rounding.
+        """
+        return int8_multiples(self.rows)
 
     @property
     def depth(self) -> int:

@@ -17,6 +17,7 @@ from mcugen.kernels.common.specs import ConvSpec, WeightedSpec
 from mcugen.lir.kernel import UPDATABLE, Kernel, Options, Params, Trained
 from mcugen.lir.program import Wide
 from mcugen.numerics.fixedpoint import Range
+from mcugen.numerics.tflite_arithmetic import layer_requantizer, rounds_as_tflite
 
 INTERLEAVED_ROWS = 4
 """Number of output channels that the portable inner loops compute together, and whose weight rows are interleaved."""
@@ -146,6 +147,7 @@ class Requantization(Params):
     requantize_offset: Annotated[
         Wide | None, "zero point of y plus one half, at the scale of products before the right shift"
     ] = None
+    y_zero_point: Annotated[Trained | None, "zero point of y, if sums are rounded as TensorFlow Lite does"] = None
 
 
 class CodeLimits(Params):
@@ -203,16 +205,28 @@ class IntegerStore(Options):
 
     store: Annotated[str, "requantize, or plain: accumulators are the result"]
     acc_t: Annotated[str, "C type of the sums"]
-    shift: Annotated[int, "right shift of products with the multiplier; 0 if plain"] = 0
+    shift: Annotated[int, "right shift of products with the multiplier; 0 if plain or rounded twice"] = 0
+    rounds_twice: Annotated[bool, "whether sums are rounded as TensorFlow Lite does, by shifts behind multipliers"] = (
+        False
+    )
+
+
+class DoubleRounding(Options):
+    """Template option: whether results are rounded twice, as in TensorFlow Lite's kernels.
+
+    The constants of each block of channels then have right shifts behind the multipliers.
+    """
+
+    rounds_twice: Annotated[bool, "whether results are rounded as TensorFlow Lite does"]
 
 
 class FloatStore(Options):
     """Template options of how float accumulators become results: they are clamped, with or without an upper limit.
 
-    `store` is always "clamp"; layers without activation have the lower limit −∞.
+    Layers without activation have the lower limit −∞.
     """
 
-    store: Annotated[str, "clamp: the only way to store float sums"]
+    store: Annotated[str, "clamp, or scale: sums are multiplied by the channel's scale before the bias is added"]
     high: Annotated[bool, "whether there is an upper limit"]
 
 
@@ -222,7 +236,7 @@ class SumStore:
 
     Attributes:
         constants: Constant operands by role: the bias, with which accumulators start, and the multiplier if results are
-            requantized.
+            requantized, or the scale if weights of float layers are int8.
         params: Kernel parameters of the requantization (integers) or the clamp (floats).
         options: Template options of how accumulators are requantized or clamped, and stored.
         variant: Part of the C function's name: "long" for 64-bit accumulators, "" for others.
@@ -247,14 +261,20 @@ def integer_store(spec: WeightedSpec) -> SumStore:
     """
     acc = spec.acc
     bias = {"bias": spec.folded_bias.astype(acc.numpy)}
-    max_product = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights).max(initial=0)), 1)
+    max_product = -spec.x.dtype.limits[0] * max(int(np.abs(spec.weights.astype(np.int64)).max(initial=0)), 1)
     zero = spec.x.q.zero_point if spec.x.dtype is DType.INT8 else None
     sums = Requantization(
         x_zero_point=zero, max_int32_products=(2**31 - 1) // max_product if acc is DType.INT64 else None
     )
     if not spec.is_requantized:
         return SumStore(bias, sums, IntegerStore(store="plain", acc_t=acc.c))
-    requantize, (low, high) = spec.high_word, spec.limits
+    low, high = spec.limits
+    if rounds_as_tflite(spec.y):
+        table = layer_requantizer(spec.sig).table(spec.channels)
+        params = replace(sums, low=low, high=high, y_zero_point=spec.y.q.zero_point)
+        options = IntegerStore(store="requantize", acc_t=acc.c, rounds_twice=True)
+        return SumStore(bias | {"multiplier": table}, params, options, "tflite")
+    requantize = spec.high_word
     params = replace(sums, low=low, high=high, requantize_offset=Wide(requantize.offset))
     options = IntegerStore(store="requantize", acc_t=acc.c, shift=requantize.shift)
     variant = "long" if acc is DType.INT64 else ""
@@ -265,6 +285,15 @@ def float_store(spec: WeightedSpec) -> SumStore:
     """Return how a kernel turns a layer's float accumulators, which start with the bias, into results: by a clamp."""
     high = not math.isinf(spec.float_limits[1])
     return SumStore({"bias": spec.float_bias}, float_limits(spec), FloatStore(store="clamp", high=high))
+
+
+def scaled_store(spec: WeightedSpec) -> SumStore:
+    """Return how a float kernel with int8 weights turns accumulators into results: scale, bias, clamp."""
+    assert spec.scaled_int8_rows is not None
+    store = float_store(spec)
+    constants = {**store.constants, "scale": spec.scaled_int8_rows[1]}
+    assert isinstance(store.options, FloatStore)
+    return replace(store, constants=constants, options=replace(store.options, store="scale"))
 
 
 def float_limits(spec: WeightedSpec) -> FloatLimits:
@@ -416,6 +445,7 @@ def of_four_bits(kernel: Kernel, *when: Callable[[Any], bool], **changes: Any) -
         name=kernel.name.replace("s8", "s4"),
         what=f"{kernel.what}, two weights per byte",
         lacks=kernel.lacks | {UPDATABLE},  # Updated weights may need more bits.
+        as_tflite=False,
         when=(*kernel.when, four_bits, *when),
         **changes,
     )
@@ -427,6 +457,15 @@ def half_weights(spec: WeightedSpec) -> bool:
     Return whether float16 represents every weight of the layer exactly, a condition of kernels (Kernel.when).
     """
     return spec.has_half_weights
+
+
+def scaled_int8_weights(spec: WeightedSpec) -> bool:
+    """Require float weights that are products of int8 values and a scale per output channel.
+
+    Return whether the weights of the layer are such products but for float32 rounding, a condition of kernels
+    (Kernel.when).
+    """
+    return spec.scaled_int8_rows is not None
 
 
 def int16_tensors(layer: HasSignature) -> bool:

@@ -23,7 +23,7 @@ from mcugen.kernels.common.loop_options import Loops
 from mcugen.kernels.common.reading_order import in_turn, windows
 from mcugen.kernels.common.reading_order import rows as ring_rows
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import INT4_RANGE, four_bits, int8_tensors, int16_tensors
+from mcugen.kernels.common.weighted_layers import INT4_RANGE, DoubleRounding, four_bits, int8_tensors, int16_tensors
 from mcugen.kernels.portable.weighted import is_not_depthwise
 from mcugen.lir.kernel import (
     SHORT_LOOPS,
@@ -40,6 +40,7 @@ from mcugen.lir.kernel import (
     writes,
 )
 from mcugen.lir.traversal import Traversal
+from mcugen.numerics.tflite_arithmetic import layer_requantizer, rounds_as_tflite
 
 GROUP = 4
 """Number of elements of a group: four products that are adjacent along the depth, in im2col patches and packed
@@ -98,7 +99,7 @@ class SumConversion:
     Attributes:
         bias: Biases with x's zero point folded in, int64 [out_channels].
         multiplier: Requantization multipliers, int32 [out_channels]; None if the accumulators themselves are the
-            result.
+            result. If results are rounded twice, [out_channels, 3]: multiplier, offset before the right shift, shift.
         gain: Left shift, in bits, of weights and biases, so that the right shift after the multiplication is at least
             32.
         params: Kernel parameters of the requantization.
@@ -131,8 +132,17 @@ def sum_conversion(spec: ConvSpec, packed: bool = False, nibbles: bool = False) 
             0,
             HighWord(upper_word_offset=0, pre_saturation_offset=0, post_saturation_offset=0, second_shift=0),
         )
-    shift, (low, high), (lowest, highest) = spec.high_word.shift, spec.limits, spec.y.dtype.limits
-    value_range, extra_shift = highest - lowest, shift - 32
+    (low, high), (lowest, highest) = spec.limits, spec.y.dtype.limits
+    value_range = highest - lowest
+    if rounds_as_tflite(spec.y):
+        params = HighWord(
+            upper_word_offset=0,
+            pre_saturation_offset=value_range - (high - low),
+            post_saturation_offset=high - value_range,
+            second_shift=0,
+        )
+        return SumConversion(spec.folded_bias, _double_rounding(spec), 0, params)
+    extra_shift = spec.high_word.shift - 32
     zero = spec.y.q.zero_point - (low if spec.is_clamped else 0)
     gain = max(-extra_shift, 0)
     second = 256 * zero + 128 if packed else gain * nibbles
@@ -145,6 +155,28 @@ def sum_conversion(spec: ConvSpec, packed: bool = False, nibbles: bool = False) 
         second_shift=second,
     )
     return SumConversion(spec.folded_bias, spec.multipliers, gain, params)
+
+
+def _double_rounding(spec: ConvSpec) -> Array:
+    """Return multipliers, offsets and right shifts of results that are rounded twice, int32 [out_channels, 3].
+
+    An offset is half a unit of the result and, times 2^shift, the zero point less the lower limit of a clamp.
+    """
+    requantize = layer_requantizer(spec.sig)
+    multiplier, shift = (np.broadcast_to(a, spec.channels) for a in (requantize.multiplier, requantize.shift))
+    zero = requantize.zero_point - (spec.limits[0] if spec.is_clamped else 0)
+    offset = (np.int64(zero) << shift) + (np.int64(1) << (shift - 1))
+    return np.stack([multiplier, offset, shift], 1).astype(np.int32)
+
+
+MAX_SECOND_SHIFT = 21
+"""Largest right shift in bits of results that are rounded twice: the zero point times 2^shift is below 2^30."""
+
+
+def _fits_double_rounding(spec: ConvSpec) -> bool:
+    """Return whether the kernels can round the results of a layer twice: int8, with right shifts, and short sums."""
+    shift = layer_requantizer(spec.sig).shift
+    return spec.is_int8 and spec.largest_sum < 2**30 and 1 <= shift.min() <= shift.max() <= MAX_SECOND_SHIFT
 
 
 def pack_weights(
@@ -186,8 +218,9 @@ def _in_blocks(bias: Array, words: Array, sums: SumConversion) -> Array:
     """Return [blocks, words]: biases, weights and, if there are any, multipliers of each block of channels."""
     parts = [bias, words]
     if sums.multiplier is not None:
-        missing = bias.size - len(sums.multiplier)
-        parts.append(np.pad(sums.multiplier.astype(np.int64), (0, missing)).reshape(bias.shape))
+        columns = sums.multiplier.astype(np.int64).reshape(len(sums.multiplier), -1)
+        padded = np.pad(columns, ((0, bias.size - len(columns)), (0, 0))).reshape(*bias.shape, -1)
+        parts.append(padded.transpose(0, 2, 1).reshape(len(bias), -1))
     return np.concatenate(parts, axis=1).astype(np.uint32).view(np.int32)
 
 
@@ -262,6 +295,8 @@ def fits_high_word(spec: ConvSpec) -> bool:
     layer with quantized int8 or int16 results does if its accumulators fit 32 bits, and if the requantization shifts
     the product accumulator · multiplier right by 32 to MAX_REQUANTIZE_SHIFT bits.
     """
+    if rounds_as_tflite(spec.y):
+        return _fits_double_rounding(spec)
     codes = (
         _has_codes(spec, DType.INT8, DType.INT16) and _short_sums(spec) and 32 <= _shift(spec) <= MAX_REQUANTIZE_SHIFT
     )
@@ -291,11 +326,15 @@ def fits_high_word_of_scaled_weights(spec: ConvSpec) -> bool:
     """
     if spec.is_sums:
         return True
+    if rounds_as_tflite(spec.y):
+        return _fits_double_rounding(spec)
     if not _has_codes(spec, DType.INT8, DType.INT16) or not _short_sums(spec):
         return False
     gain = max(32 - _shift(spec), 0)
-    max_weight = int(np.abs(spec.weights.astype(np.int64)).max(initial=0))
-    return gain <= 8 and max_weight << gain < 2**15 and _short_sums(spec, gain)
+    scaled = spec.weights.astype(np.int64) << min(gain, 8)
+    lowest, highest = DType.INT16.limits
+    is_short = lowest <= scaled.min(initial=0) and scaled.max(initial=0) <= highest
+    return bool(gain <= 8 and is_short and _short_sums(spec, gain))
 
 
 def fits_shifted_high_word(spec: ConvSpec) -> bool:
@@ -444,7 +483,7 @@ class StreamOptions(Options):
     @staticmethod
     def of(spec: ConvSpec) -> StreamOptions:
         """Return the template options for storing a layer's results: C type, clamp and right shift."""
-        shifted = not spec.is_sums and spec.high_word.shift > 32
+        shifted = not spec.is_sums and not rounds_as_tflite(spec.y) and spec.high_word.shift > 32
         return StreamOptions(y_t=spec.y.dtype.c, clamp=spec.is_clamped, post_shifted=shifted)
 
 
@@ -755,7 +794,8 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     free = spec.overlaps(traversal_of(shape, rows))
     raised = nibbles and sums.gain > 0
     variant = _variant(spec, runs, is_unrolled, raised, edged)
-    options = [types, Loops.of(site), unrolled, *[PreShiftOption(pre_shifted=raised)] * nibbles]
+    rounding = DoubleRounding(rounds_twice=rounds_as_tflite(spec.y))
+    options = [types, Loops.of(site), unrolled, rounding, *[PreShiftOption(pre_shifted=raised)] * nibbles]
     walk = [] if pixels else [_walk(shape, runs, rows)]
     params = [shape.geometry, *walk, sums.params, loop, GroupCount(groups=grouped)]
     return site.call(operands, params, options, overlaps=free, variant=variant)
@@ -915,7 +955,8 @@ def emit_dense(spec: ConvSpec, site: Site) -> Call:
     )
     raised = nibbles and sums.gain > 0
     types = SingleRowOptions(**vars(StreamOptions.of(spec)), sums_by_part=parts)
-    options = [types, Loops.of(site), *[PreShiftOption(pre_shifted=raised)] * nibbles]
+    rounding = DoubleRounding(rounds_twice=rounds_as_tflite(spec.y))
+    options = [types, Loops.of(site), rounding, *[PreShiftOption(pre_shifted=raised)] * nibbles]
     last = (spec.channels % GROUP or GROUP) if is_direct else 0
     free = spec.overlaps(windows(spec.shape, in_turn(1, 1), last))
     variant = "_".join(["parts"] * parts + ["raised"] * raised + ["clamped"] * spec.is_clamped)
@@ -1049,10 +1090,11 @@ def _row(name: str, what: str, *when: Callable[[ConvSpec], bool]) -> Kernel:
         what=what,
         operands=(_X, _weights(4, when), _Y, *[_PATCH] * (has_depth_multiple_of_8 not in when)),
         params=(SingleRowParams, HighWord),
-        options=(SingleRowOptions, Loops, *[PreShiftOption] * (four_bits in when)),
+        options=(SingleRowOptions, Loops, DoubleRounding, *[PreShiftOption] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(is_one_row, *when),
+        as_tflite="_s8_" in name,
         stalls=STALLS.get(name, {}),
         emit=emit_dense,
         extra=count_dense_steps,
@@ -1102,7 +1144,7 @@ def _conv(
         optional=(PixelWalk,),
         uniform=UNIFORM,
         without=UNUSED_GEOMETRY,
-        options=(StreamOptions, Loops, UnrollOptions, *[PreShiftOption] * (four_bits in when)),
+        options=(StreamOptions, Loops, UnrollOptions, DoubleRounding, *[PreShiftOption] * (four_bits in when)),
         needs=_DSP,
         lacks=_lacks(when),
         when=(has_several_pixels, is_not_depthwise, *when),
@@ -1110,6 +1152,7 @@ def _conv(
         stalls=STALLS.get(name, {}),
         slowdown=narrow_row_slowdown,
         code=code,
+        as_tflite="_s8_" in name,
         emit=emit_conv,
         extra=extra,
     )

@@ -19,7 +19,7 @@ import numpy as np
 from mcugen.hir.types import DType
 from mcugen.kernels.common.conv_shape import ConvGeometry
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import has_int8_output, of_four_bits, uint8_example
+from mcugen.kernels.common.weighted_layers import DoubleRounding, has_int8_output, of_four_bits, uint8_example
 from mcugen.kernels.dsp.dsp_conv import ungrouped
 from mcugen.kernels.helium import conv, layer
 from mcugen.kernels.helium import depthwise as patches
@@ -139,9 +139,11 @@ _GEMM = Kernel(
         layer.Clamped,
         layer.Shifted,
         layer.ResultOptions,
+        DoubleRounding,
     ),
     needs=_MVE,
     when=(has_int8_products,),
+    as_tflite=True,
     emit=emit_vectors,
     extra=count_pair_steps,
 )
@@ -153,6 +155,7 @@ _NINE = replace(
     operands=layer.operands(working=_strip(optional=True), results=(DType.INT8, DType.INT16)),
     params=(*_GEMM.params, layer.NineBits),
     when=(has_nine_bit_products,),
+    as_tflite=False,
     example=uint8_example(3, 5),
 )
 
@@ -168,9 +171,11 @@ _IN_PLACE = Kernel(
         layer.Clamped,
         layer.Shifted,
         layer.ResultOptions,
+        DoubleRounding,
     ),
     needs=_MVE,
     when=(is_int8_in_32_bits, conv.can_overwrite_pixels),
+    as_tflite=True,
     emit=conv.emit_in_place,
     extra=count_pair_steps,
 )
@@ -296,9 +301,10 @@ _DEPTHWISE = (
         ),
         params=(layer.RequantizationParams, layer.Padding, ConvGeometry, layer.StripRows, patches.TapPairs),
         without=frozenset({"out_channels", "kernel_height", "kernel_width", "dilation_height", "dilation_width"}),
-        options=(layer.UnpackedNibblesOption, layer.Shifted),
+        options=(layer.UnpackedNibblesOption, layer.Shifted, DoubleRounding),
         needs=_MVE,
-        when=(is_int8_in_32_bits, depthwise),
+        when=(is_int8_in_32_bits, depthwise, patches.has_no_smallest_weight),
+        as_tflite=True,
         emit=patches.emit_depthwise,
     ),
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from mcugen.hir.types import Array
+from mcugen.hir.types import Array, DType
 from mcugen.kernels.common.conv_shape import ConvShape
 from mcugen.kernels.common.reading_order import by_image, rows
 from mcugen.kernels.common.specs import ConvSpec
@@ -66,6 +66,14 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
         orders=[rows(shape)],
         constants={"offsets": np.pad(offsets, (0, even)).astype(np.int32)},
     )
+
+
+def has_no_smallest_weight(spec: ConvSpec) -> bool:
+    """Require weights from −127: 16 bits do not hold the sum of two products of −128 and −128.
+
+    Return whether the layer meets this condition of a kernel.
+    """
+    return int(spec.weights.min(initial=0)) > DType.INT8.limits[0]
 
 
 def is_small_patch_window(spec: ConvSpec) -> bool:

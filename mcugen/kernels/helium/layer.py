@@ -13,10 +13,11 @@ import numpy as np
 from mcugen.hir.types import Array, DType
 from mcugen.kernels.common.conv_shape import ConvShape
 from mcugen.kernels.common.specs import ConvSpec
-from mcugen.kernels.common.weighted_layers import four_bits, nine_bits
+from mcugen.kernels.common.weighted_layers import DoubleRounding, four_bits, nine_bits
 from mcugen.lir.kernel import Call, Options, Params, Role, Site, Trained, reads, writes
 from mcugen.lir.program import Buffer
 from mcugen.lir.traversal import Traversal
+from mcugen.numerics.tflite_arithmetic import layer_requantizer, rounds_as_tflite
 
 VECTOR = 16
 """Bytes of a Helium vector register, which is also the number of int8 products that one instruction adds up."""
@@ -55,6 +56,8 @@ def has_int8_products(spec: ConvSpec) -> bool:
         return spec.channels <= MAX_OUT_CHANNELS
     if not codes or not spec.is_requantized or spec.largest_sum >= 2**31 or spec.channels > MAX_OUT_CHANNELS:
         return False
+    if rounds_as_tflite(spec.y):
+        return bool(layer_requantizer(spec.sig).shift.min() >= 0)
     left = 31 - spec.requantizer.shift
     return left >= -MAX_INT16_RIGHT_SHIFT and spec.largest_sum << max(left, 0) < 2**31
 
@@ -132,8 +135,8 @@ def pack_nibbles_apart(packed: Array, size: int) -> Array:
 class RequantizationTable:
     """The table of biases and multipliers of a layer that a Helium kernel reads, by blocks of output channels.
 
-    A block has the biases, then the 31-bit multipliers if results are requantized, then, with `nine_bits`, the offset
-    of each channel's nine-bit weights.
+    A block has the biases, then the 31-bit multipliers if results are requantized, then left shifts if results are
+    rounded twice, then, with `nine_bits`, the offset of each channel's nine-bit weights.
 
     Attributes:
         spec: The layer whose accumulators the table requantizes.
@@ -160,7 +163,10 @@ class RequantizationTable:
         """Return the table as a flat int32 array."""
         bias = self.spec.folded_bias
         columns = bias[:, None]
-        if not self.spec.is_sums:
+        if self.rounds_twice:
+            twice = layer_requantizer(self.spec.sig)
+            columns = np.stack(np.broadcast_arrays(bias, twice.multiplier, -twice.shift), 1)
+        elif not self.spec.is_sums:
             columns = np.stack([bias, np.broadcast_to(self.spec.requantizer.multiplier, len(bias))], 1)
         if self.nine_bits:
             columns = np.concatenate([columns, self.spec.channel_offsets[:, None]], 1)
@@ -172,9 +178,14 @@ class RequantizationTable:
         return flat
 
     @property
+    def rounds_twice(self) -> bool:
+        """Return whether results are rounded twice, by left shifts of at most 0 that follow the multipliers."""
+        return rounds_as_tflite(self.spec.y)
+
+    @property
     def shift(self) -> int:
         """Return the left shift of accumulators before the multiplication; if negative, the right shift after it."""
-        return 0 if self.spec.is_sums else 31 - self.spec.requantizer.shift
+        return 0 if self.spec.is_sums or self.rounds_twice else 31 - self.spec.requantizer.shift
 
     @property
     def zero(self) -> int:
@@ -217,7 +228,8 @@ class RequantizationTable:
         ragged = TailChannelsOption(has_tail_channels=self.last < self.block)
         results = ResultOptions(y_t=self.spec.y.dtype.c, post_shifted=self.shift < 0)
         scaled = Shifted(pre_shifted=self.shift > 0)
-        return ragged, Clamped(clamp=self.spec.is_clamped), scaled, results
+        rounding = DoubleRounding(rounds_twice=self.rounds_twice)
+        return ragged, Clamped(clamp=self.spec.is_clamped), scaled, results, rounding
 
 
 # ------------------------------------------------------------------------------------------- declarations

@@ -275,6 +275,7 @@ class SpreadOptions(Options):
     bias: Annotated[bool, "whether sums begin with a bias"]
     columns: Annotated[bool, "whether x holds the products of each tap, so that there are no weights"]
     clamp: Annotated[bool, "whether results are limited"]
+    scale: Annotated[bool, "whether weights are multiplied by the scale of their output channel"]
 
 
 DIRECT_CONV_TRANSPOSE = Kernel(
@@ -282,7 +283,8 @@ DIRECT_CONV_TRANSPOSE = Kernel(
     what="a transposed convolution in any number of dimensions, channels first; or a sum of overlapping blocks",
     operands=(
         reads("x", "input, channels first", *_FLOATS, DType.INT16),
-        reads("w", "filters", *_FLOATS, DType.INT8, optional=True),
+        reads("w", "filters", *_FLOATS, DType.FLOAT16, DType.INT8, optional=True),
+        reads("scale", "scale of int8 filters of a float layer, by output channel", DType.FLOAT32, optional=True),
         reads("bias", "bias by output channel", *_FLOATS, optional=True),
         writes("y", "output, channels first", *_FLOATS, DType.INT32),
     ),
@@ -303,8 +305,8 @@ def spread_call(
     """Return the kernel call of a transposed convolution in any number of dimensions, or of the ONNX operator Col2Im.
 
     Args:
-        operands: Buffers by role: x, w, y and perhaps bias. Without w, x holds the products of its elements and the
-            taps, which are only added up (Col2Im).
+        operands: Buffers by role: x, w, y and perhaps scale and bias. Without w, x holds the products of its elements
+            and the taps, which are only added up (Col2Im).
         window: Strides, dilations and padding.
         spaces: Spatial sizes of x, y and the kernel.
         channels: Number of images, and groups of channels.
@@ -323,6 +325,13 @@ def spread_call(
         bias="bias" in operands,
         columns="w" not in operands,
         clamp=bool(clamp),
+        scale="scale" in operands,
     )
     params = [channels, *limits, planes, walk, strides]
-    return Call(DIRECT_CONV_TRANSPOSE, operands, params, [options], variant=f"{len(kernel)}d_{dtype.tag}")
+    ordered = {role: operands[role] for role in ("x", "w", "scale", "bias", "y") if role in operands}
+    variant = f"{len(kernel)}d_{dtype.tag}"
+    if "w" in operands and operands["w"].dtype.is_narrow_float:
+        variant += "_f16"
+    elif "scale" in operands:
+        variant += "_w8"
+    return Call(DIRECT_CONV_TRANSPOSE, ordered, params, [options], variant=variant)

@@ -18,6 +18,7 @@ from mcugen.lir.kernel import SHORT_LOOPS, ByAxis, Call, Kernel, Options, Params
 from mcugen.lir.program import Overlap, Wide
 from mcugen.lir.traversal import Traversal, nested_positions, overlap
 from mcugen.numerics.fixedpoint import Requantizer
+from mcugen.numerics.tflite_arithmetic import AwayMean
 from mcugen.numerics.window import Window
 
 
@@ -239,14 +240,15 @@ class QuantizedMean(Params):
     If the number of summed elements varies, the multipliers are an operand of the kernel, and `multiplier` is None.
     """
 
-    x_zero_point: Annotated[Trained, "zero point of x"]
+    x_zero_point: Annotated[Trained, "zero point of x; 0 if means are rounded half away from zero"]
     y_zero_point: Annotated[Trained, "zero point of y"]
     requantize_offset: Annotated[
         Wide, "y_zero_point plus one half, at the scale of a product of a sum and a multiplier"
     ]
     multiplier: Annotated[
         Trained | None,
-        "scale of x / scale of y / number of taps, times 2^shift; in a table if the number of taps varies",
+        "scale of x / scale of y / number of taps, times 2^shift, or the number of taps if means are rounded half away"
+        " from zero; in a table if the number of taps varies",
     ] = None
 
     @staticmethod
@@ -261,7 +263,7 @@ class QuantizedMean(Params):
         multiplier = int(requantize.multiplier[0]) if fixed else None
         offset = Wide(requantize.offset)
         return QuantizedMean(
-            x_zero_point=x.q.zero_point,
+            x_zero_point=0 if isinstance(requantize, AwayMean) else x.q.zero_point,
             y_zero_point=requantize.zero_point,
             requantize_offset=offset,
             multiplier=multiplier,
@@ -305,6 +307,7 @@ class MeanOptions(Options):
     uses_upper_word: Annotated[
         bool, "whether sums shifted left fit 32 bits, so that the high word of a product is the mean"
     ]
+    rounds_away: Annotated[bool, "whether means are quotients, rounded half away from zero as TensorFlow Lite does"]
     fits_32_bits: Annotated[bool, "whether results fit 32 bits before they are limited"]
 
     @staticmethod
@@ -327,6 +330,7 @@ class MeanOptions(Options):
             shift=requantize.shift,
             left_shift=up,
             ties_matter=may_tie(requantize, largest),
+            rounds_away=isinstance(requantize, AwayMean),
             uses_upper_word=up >= 0 and largest << up < 2**31,
             fits_32_bits=max_product >> requantize.shift < 2**31,
         )
@@ -462,7 +466,8 @@ def _call_average_of_codes(node: Node, builder: Builder, pool: AverageSpec, requ
     few, fewer = (area < area_limit and not builder.any_size for area_limit in (2**8, 2**7))
     mean = MeanOptions.of(requantize, area, x, y)
     mean = mean.of_any_size() if builder.any_size else mean
-    variant = pool.variants(inside) + ["even"] * mean.ties_matter + ["many"] * (not few and x is DType.INT8)
+    ties = ["away" if mean.rounds_away else "even"] * mean.ties_matter
+    variant = pool.variants(inside) + ties + ["many"] * (not few and x is DType.INT8)
     call = Call(
         AVERAGE_POOL[x],
         operands,

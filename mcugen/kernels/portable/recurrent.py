@@ -133,6 +133,7 @@ class SequenceParams(Params):
     x_step_stride: Annotated[int, "elements of x from step to step"]
     w_offset: Annotated[int, "first element of w of this direction"]
     r_offset: Annotated[int, "first element of r of this direction"]
+    scale_offset: Annotated[int | None, "first element of w_scale and r_scale of this direction"] = None
     bias_offset: Annotated[int | None, "first element of bias of this direction"] = None
     initial_offset: Annotated[int | None, "first element of h0 and c0 of this direction"] = None
     initial_stride: Annotated[int | None, "elements of h0 and c0 from sequence to sequence"] = None
@@ -192,6 +193,7 @@ class RecurrentOptions(Options):
     """
 
     packed: Annotated[bool, "whether rows of w and r are interleaved by four"]
+    stored: Annotated[str, "format of w and r: halves (float16), scaled (int8 with a scale for each row), or empty"]
     bias: Annotated[str, "none, sum (of the biases of W and R), or pair (one after the other)"]
     lens: Annotated[bool, "whether sequences have different lengths"]
     h0: Annotated[bool, "whether there is an initial hidden state"]
@@ -228,10 +230,13 @@ class LstmOptions(Options):
 
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT64)
+_WEIGHTS = (*_FLOATS, DType.FLOAT16, DType.INT8)
 _INPUTS = (
     reads("x", "sequences", *_FLOATS),
-    reads("w", "weights of x by direction, interleaved by four rows of the gates", *_FLOATS, holds=(1,)),
-    reads("r", "weights of the hidden state by direction, interleaved by four rows of the gates", *_FLOATS, holds=(2,)),
+    reads("w", "weights of x by direction, interleaved by four rows of the gates", *_WEIGHTS, holds=(1,)),
+    reads("r", "weights of the state h by direction, interleaved by four rows of the gates", *_WEIGHTS, holds=(2,)),
+    reads("w_scale", "scales of the rows of int8 w", DType.FLOAT32, optional=True),
+    reads("r_scale", "scales of the rows of int8 r", DType.FLOAT32, optional=True),
     reads("bias", "biases of the gates by direction", *_FLOATS, optional=True, holds=(3,)),
     reads("lens", "lengths of the sequences", DType.INT32, optional=True),
     reads("h0", "initial hidden states", *_FLOATS, optional=True),
@@ -317,6 +322,7 @@ class RecurrentLayer:
         results: Buffers of the results that are present: "y", and final states by name.
         packed: Whether rows of W and R are interleaved by four, for kernels that compute four sums at a time.
         bias: Layout of the biases, with the values of RecurrentOptions.bias.
+        stored: Format of the weights, with the values of RecurrentOptions.stored.
     """
 
     kernel: Kernel
@@ -330,6 +336,7 @@ class RecurrentLayer:
     results: Mapping[str, Buffer]
     packed: bool
     bias: str
+    stored: str
 
     def options(self, functions: DirectionActivations) -> RecurrentOptions:
         """Return the template options, for one direction, that the kernels of all recurrent layers have.
@@ -341,6 +348,7 @@ class RecurrentLayer:
         """
         return RecurrentOptions(
             packed=self.packed,
+            stored=self.stored,
             bias=self.bias,
             lens="lens" in self.inputs,
             h0="h0" in self.inputs,
@@ -382,7 +390,7 @@ class RecurrentLayer:
             access=access,
             inplace=self._inplace(),
             overlaps=self._overlaps(),
-            variant=dtype.tag,
+            variant=dtype.tag + {"halves": "_f16", "scaled": "_w8"}.get(self.stored, ""),
         )
         builder.call(node, call).macs //= self.sizes.directions
 
@@ -417,6 +425,7 @@ class RecurrentLayer:
             x_step_stride=step,
             w_offset=d * rows * sizes.depth,
             r_offset=d * rows * sizes.hidden,
+            scale_offset=d * rows if self.stored == "scaled" else None,
             bias_offset=biases[self.bias],
             initial_offset=sizes.start(d) if starts else None,
             initial_stride=sizes.state_stride if starts else None,

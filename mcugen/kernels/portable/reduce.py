@@ -76,7 +76,7 @@ class ReduceOptions(Options):
     """Template options of a reduction: numbers of loops, C types, and the C text that combines elements.
 
     `finish` says how an accumulator becomes an element of y: as it is (plain), times a scale, divided by a number of
-    elements, or requantized, either half up (requantize) or half to even (average).
+    elements, or requantized: half up (requantize), half to even (average), or as a quotient half away from zero (away).
     """
 
     what: Annotated[str, "name of the reduction"]
@@ -87,7 +87,7 @@ class ReduceOptions(Options):
     acc_t: Annotated[str, "C type of the accumulator"]
     start: Annotated[str, "initial value of the accumulator; empty: the first element"]
     step: Annotated[str, "C statement for each element v"]
-    finish: Annotated[str, "plain, scale, divide_signed, divide_unsigned, average or requantize"]
+    finish: Annotated[str, "plain, scale, divide_signed, divide_unsigned, average, requantize or away"]
     shift: Annotated[int, "fraction bits of a product"] = 0
     low: Annotated[int, "lowest quantized value of y"] = 0
     high: Annotated[int, "highest quantized value of y"] = 0

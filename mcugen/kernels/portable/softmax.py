@@ -18,6 +18,7 @@ from mcugen.lir.kernel import Call, Kernel, Options, Params, Role, Trained, no_r
 from mcugen.lir.program import Buffer, Instr, Wide
 from mcugen.lir.traversal import Traversal, overlap
 from mcugen.numerics.softmax import SOFTMAX_LOG_BITS, FixedExp, FixedLogSoftmax, FixedSoftmax
+from mcugen.numerics.tflite_arithmetic import TfliteSoftmax, rounds_as_tflite
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +241,23 @@ net (int8[4, 16] a) => (int8[4, 16] y)
 )
 """Kernel of int8 softmax that keeps the exponentials of a row, so that each is looked up once."""
 
+SOFTMAX_TFLITE = Kernel(
+    "softmax_s8_tflite",
+    varies=_VARIES,
+    rounds=_rounds,
+    what="exp(x - max) / sum of exp(x - max) along an axis of int8, with the bits of TensorFlow Lite Micro",
+    operands=(*_operands(DType.INT8, masked=False)[:-1], writes("y", "output", DType.INT8)),
+    params=(AxisWalk,),
+    example="""<ir_version: 10, opset_import: ["": 21], metadata_props: ["mcugen.rounding": "tflite"]>
+net (int8[4, 16] a) => (int8[4, 16] y)
+<float scale = {0.0625}, float finer = {0.00390625}, int8 zero = {0}, int8 least = {-128}> {
+  x = DequantizeLinear(a, scale, zero)
+  shares = Softmax(x)
+  y = QuantizeLinear(shares, finer, least)
+}""",
+)
+"""Kernel of int8 softmax whose result is that of TensorFlow Lite Micro (Rounding.TFLITE)."""
+
 _TYPES = (DType.FLOAT32, DType.FLOAT64, DType.INT8, DType.INT16)
 SOFTMAX = {dtype: _softmax(dtype) for dtype in _TYPES}
 """Kernels of softmax by input type."""
@@ -255,8 +273,19 @@ def call_softmax(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
         builder: Builder that receives the instruction.
         spec: Types, axis and mask of the softmax.
     """
-    if not _call_dsp(node, builder, spec):
+    if rounds_as_tflite(spec.y):
+        _call_tflite(node, builder, spec)
+    elif not _call_dsp(node, builder, spec):
         _call_any(node, builder, spec)
+
+
+def _call_tflite(node: Node, builder: Builder, spec: SoftmaxSpec) -> None:
+    x, y = spec.x, spec.y
+    softmax = TfliteSoftmax.of(Signature((x,), (y,)), spec.axis)
+    assert softmax is not None, "the importer checks the types"
+    table = builder.const("softmax.exp_table", np.asarray(softmax.exponentials, np.int32))
+    operands = {"x": builder.buffer(node.input(0)), "exp_table": table, "y": builder.buffer(node.output)}
+    builder.call(node, Call(SOFTMAX_TFLITE, operands, [spec.walk], inplace=[("y", "x")]))
 
 
 def _call_dsp(node: Node, builder: Builder, spec: SoftmaxSpec) -> bool:

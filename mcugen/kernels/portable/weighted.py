@@ -32,6 +32,8 @@ from mcugen.kernels.common.weighted_layers import (
     interleave_quarters,
     pack_adjacent_nibbles,
     pack_nibble_words,
+    scaled_int8_weights,
+    scaled_store,
     store_of,
     two_bits,
 )
@@ -189,7 +191,7 @@ def weighted_call(
             buffer.
         variant: Part of the C function's name.
     """
-    store = store_of(spec)
+    store = scaled_store(spec) if scaled_int8_weights in site.kernel.when else store_of(spec)
     operands: dict[str, Buffer] = {"x": site.x, "w": site.const("weights", packed, _block_size(spec, site, packed))}
     operands |= {role: site.const(role, array) for role, array in store.constants.items()}
     operands["y"] = site.y
@@ -257,6 +259,14 @@ def _interleaved(rows: Array, site: Site) -> Array:
     return _as_stored(interleave(rows), site)
 
 
+def _stored_rows(spec: ConvSpec, site: Site) -> Array:
+    """Return the weights [out_channels, depth], as int8 if the kernel multiplies sums by scales."""
+    if scaled_int8_weights not in site.kernel.when:
+        return spec.rows
+    assert spec.scaled_int8_rows is not None
+    return spec.scaled_int8_rows[0]
+
+
 def _as_stored(weights: Array, site: Site) -> Array:
     """Return weights as float16 if the kernel reads these."""
     return weights.astype(np.float16) if half_weights in site.kernel.when else weights
@@ -271,7 +281,8 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     """
     shape, weights, depth = spec.shape, spec.weights, spec.depth
     group_out = spec.channels // shape.groups
-    packed = np.concatenate([_interleaved(group, site) for group in weights.reshape(shape.groups, group_out, depth)])
+    grouped = _stored_rows(spec, site).reshape(shape.groups, group_out, depth)
+    packed = np.concatenate([_interleaved(group, site) for group in grouped])
     direct, joined = shape.groups == 1 and shape.reads_pixels, shape.dilation_width == 1 and shape.groups == 1
     lines = None if site.any_size else Lines.of(shape)
     gathering = Gathering(
@@ -309,7 +320,7 @@ def emit_depthwise(spec: ConvSpec, site: Site) -> Call:
     order = windows(shape, in_turn(shape.out_height * shape.out_width, 1)) if direct else rows(shape)
     variant = f"{shape.kernel_height}x{shape.kernel_width}" if unrolled else ""
     params, ring = [shape.geometry, ring_of(shape, direct)], ("rows", ring_size(shape, direct))
-    taps = spec.rows
+    taps = _stored_rows(spec, site)
     if four_bits in site.kernel.when:
         taps = pack_adjacent_nibbles(taps)
     taps = _as_stored(taps, site)
@@ -366,7 +377,7 @@ _STORED = (*_CODES, DType.INT32)
 _SUMS = (DType.INT32, DType.INT64)
 
 
-_REALS = ("f32", "f16")
+_REALS = ("f32", "f16", "f32_w8")
 
 
 _FOUR_CHANNELS = "by four output channels: their weights of each input in turn; then the remaining channels, one by one"
@@ -383,11 +394,13 @@ def _operands(kind: str, order: str, *working: Role) -> tuple[Role, ...]:
     """
     is_float = kind in _REALS
     codes = (_FLOAT,) if is_float else _CODES
-    stored = {"s4": (DType.UINT8,), "s2": (DType.UINT8,), "f16": (DType.FLOAT16,)}.get(kind, codes)
+    narrow_types = {"s4": DType.UINT8, "s2": DType.UINT8, "f16": DType.FLOAT16, "f32_w8": DType.INT8}
+    stored = (narrow_types[kind],) if kind in narrow_types else codes
     return (
         reads("x", "input, channels last", *codes),
         reads("w", f"weights {order}{_PACKED.get(kind, '')}", *stored, holds=(1,)),
         reads("bias", "bias of each channel", *((_FLOAT,) if is_float else _SUMS), holds=(2,)),
+        *((reads("scale", "scale of the weights of each channel", _FLOAT),) if kind == "f32_w8" else ()),
         *(
             ()
             if is_float
@@ -410,9 +423,10 @@ _TENSORS: Mapping[str, tuple[Callable[[ConvSpec], bool], ...]] = {
     "s4": (int8_tensors, four_bits),
     "s2": (int8_tensors, two_bits),
     "f16": (float_tensors, half_weights),
+    "f32_w8": (float_tensors, scaled_int8_weights),
 }
 
-_LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "s2", "f16"), frozenset({UPDATABLE}))
+_LACKS: Mapping[str, frozenset[str]] = dict.fromkeys(("s4", "s2", "f16", "f32_w8"), frozenset({UPDATABLE}))
 """Tuning flags that kernels with narrow weights lack: updated weights may need more bits."""
 
 _PACKED = {"s4": "; two 4-bit weights per byte, each plus 8", "s2": "; four 2-bit weights per byte, each plus 2"}
@@ -422,6 +436,7 @@ _STORED_SO = {
     "s4": ", two weights per byte",
     "s2": ", four weights per byte",
     "f16": ", weights of 16 bits, widened as they are read",
+    "f32_w8": ", int8 weights with a scale per channel",
 }
 
 
@@ -441,6 +456,7 @@ def _dense(kind: str) -> Kernel:
         lacks=_LACKS.get(kind, frozenset()),
         emit=emit_dense,
         any_size=True,
+        as_tflite=kind == "s8",
     )
 
 
@@ -470,7 +486,7 @@ _DENSE_NIBBLES = Kernel(
         for role in _operands("s4", _FOUR_CHANNELS)
     ),
     params=(DenseSizes, Requantization),
-    without=frozenset({"x_zero_point", "max_int32_products"}),
+    without=frozenset({"x_zero_point", "max_int32_products", "y_zero_point"}),
     options=(ElementTypes, RestOptions, IntegerStore),
     when=_TENSORS["s4"],
     lacks=_LACKS["s4"],
@@ -498,6 +514,7 @@ def _conv(kind: str) -> Kernel:
         sweeps=0.5,
         emit=emit_conv,
         any_size=True,
+        as_tflite=kind == "s8",
     )
 
 
@@ -517,13 +534,14 @@ def _depthwise(kind: str) -> Kernel:
         loads=1.0 if is_float else 4.0,
         emit=emit_depthwise,
         any_size=True,
+        as_tflite=kind == "s8",
     )
 
 
 PORTABLE_DENSE: tuple[Kernel, ...] = tuple(map(_dense, ("f32", "s8", "s16", "s4", "f16")))
 """Kernels of fully connected layers in C, one for each type of input and weights."""
 
-PORTABLE_DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s8", "s4", "f16")))
+PORTABLE_DEPTHWISE: tuple[Kernel, ...] = tuple(map(_depthwise, ("f32", "s16", "s8", "s4", "f16", "f32_w8")))
 """Kernels of depthwise convolutions in C, one for each type of input and weights."""
 
 PORTABLE_CONV: tuple[Kernel, ...] = (
@@ -531,7 +549,7 @@ PORTABLE_CONV: tuple[Kernel, ...] = (
         replace(kernel, when=(*kernel.when, is_single_pixel))
         for kernel in map(_dense, ("f32", "s16", "s8", "s4", "f16"))
     ),
-    *map(_conv, ("f32", "s16", "s8", "s4", "s2", "f16")),
+    *map(_conv, ("f32", "s16", "s8", "s4", "s2", "f16", "f32_w8")),
 )
 """Kernels of convolutions in C, in order of preference: fully connected kernels for a single output pixel, then kernels
 for any window."""

@@ -408,7 +408,11 @@ def _positions(node: OnnxNode, cache: KeyValueCache, length: int) -> Value | Arr
 
 
 def _stored(node: OnnxNode, cache: KeyValueCache, past: Value | None, new: Value) -> Value:
-    """Return the cache with the new keys or values: (B, N, keys, H), the past, the new ones, and zeros."""
+    """Return the cache with the new keys or values: (B, N, keys, H).
+
+    Behind the new ones are zeros, or, if the past fills the cache and its length is known at run time only, what the
+    past has there, as in ONNX Runtime when past and present share a buffer.
+    """
     batch, heads, length, size = new.type.shape
 
     def filled(x: Value, count: int) -> Value:
@@ -429,9 +433,19 @@ def _stored(node: OnnxNode, cache: KeyValueCache, past: Value | None, new: Value
     if length > 1:
         clipped = node.call("Clip", place, np.int32(0), np.int32(length - 1))
         new = node.call("Gather", new, shaped(node, clipped, cache.keys), axis=2)
+    if past.type.shape[2] == cache.keys:
+        return node.call("Where", _is_new(node, place, length), new, past)
     behind = node.call("Less", place, np.int32(length))
     tail = node.call("Where", behind, new, np.float32(0))
     return node.call("Where", node.call("Less", place, np.int32(0)), filled(past, past.type.shape[2]), tail)
+
+
+def _is_new(node: OnnxNode, place: Value, length: int) -> Value:
+    """Return which places, counted from the first new token, are those of `length` new tokens."""
+    if length == 1:
+        return node.call("Equal", place, np.int32(0))
+    before = node.call("Less", place, np.int32(0))
+    return node.call("And", node.call("Not", before), node.call("Less", place, np.int32(length)))
 
 
 def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: KeyValueCache, shared: int) -> Attended:

@@ -64,10 +64,11 @@ def prepare_qat(module: Any, example_inputs: Any, *, weight_bits: int = 8) -> Qa
 
     The copy is quantized: int8 activations with one scale and zero point each, and weights with a scale per output
     channel. Train it like any module, with an optimizer such as Adam, whose steps do not depend on the size of
-    gradients, as scales are parameters too. Then compile `to_onnx()`.
+    gradients, as scales are parameters too. Then compile it.
 
-    Supported are Conv1d, Conv2d, Linear, BatchNorm1d and BatchNorm2d behind these, ReLU and ReLU6 behind these or a
-    sum, sums of two tensors, MaxPool, AvgPool, averages over all positions, Flatten, Dropout (which is removed).
+    Supported are Conv1d, Conv2d, padding by zeros before these, Linear, BatchNorm1d and BatchNorm2d behind these, ReLU
+    and ReLU6 behind these or a sum, sums of two tensors, MaxPool, AvgPool, averages over all positions, Flatten, and
+    Dropout, which is removed.
 
     Args:
         module: A trained `torch.nn.Module` with one input and one output.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ from mcugen.quantization.qat.layers import (
 )
 
 _SUPPORTED = (
-    "use Conv1d, Conv2d, Linear, BatchNorm, ReLU, ReLU6, MaxPool, AvgPool, averages, Flatten and sums of two tensors"
+    "use Conv1d, Conv2d, padding by zeros before these, Linear, BatchNorm, ReLU, ReLU6, MaxPool, AvgPool, averages, "
+    "Flatten and sums of two tensors"
 )
 
 _RELU, _RELU6 = (0.0, math.inf), (0.0, 6.0)
@@ -51,6 +52,7 @@ _MEANS = (torch.mean, "mean")
 _FLATTENINGS = (nn.Flatten, torch.flatten, "flatten")
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _WEIGHTED = (nn.Conv1d, nn.Conv2d, nn.Linear)
+_PADDINGS = (nn.ZeroPad1d, nn.ZeroPad2d, nn.ConstantPad1d, nn.ConstantPad2d, F.pad)
 _UNCHANGED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, F.dropout)
 
 
@@ -82,6 +84,8 @@ class _Converter:
         self._layers: list[QatLayer] = []
         self._made_by: dict[Any, str] = {}
         """Name of the layer that computes the result of each node."""
+        self._paddings: dict[Any, tuple[Shape, Shape]] = {}
+        """Zeros before and behind each spatial axis, by node; they are added in the convolution that reads the node."""
 
     def layers(self) -> list[QatLayer]:
         """Return the layers; the last one computes the output."""
@@ -125,6 +129,8 @@ class _Converter:
             self._add(node, InputLayer("input"))
         elif kind in _UNCHANGED:
             self._made_by[node] = self._source(node)
+        elif kind in _PADDINGS:
+            self._convert_padding(node)
         elif kind in _WEIGHTED:
             self._convert_weighted(node, self.modules[node.target])
         elif kind in _SUMS and self._adds_two(node):
@@ -158,6 +164,29 @@ class _Converter:
         self._made_by[node] = ""
         return clamp, reader
 
+    def _convert_padding(self, node: Any) -> None:
+        """Keep a padding by zeros for the convolution that reads it."""
+        arguments: dict[str, Any] = {"mode": "constant", "value": 0.0}
+        if node.op == "call_module":
+            arguments |= {"pad": self.modules[node.target].padding, "value": self.modules[node.target].value}
+        else:
+            arguments |= dict(zip(("pad", "mode", "value"), node.args[1:], strict=False)) | node.kwargs
+        padding: Sequence[int] = arguments["pad"]
+        rank = len(self._shape(node)) - 2
+        reader = self._only_reader(node)
+        is_folded = reader is not None and self._kind(reader) in (nn.Conv1d, nn.Conv2d)
+        if (
+            not is_folded
+            or arguments["mode"] != "constant"
+            or arguments["value"]
+            or len(padding) > 2 * rank
+            or min(padding) < 0
+        ):
+            self._refuse(node)
+        pads = [0] * (2 * rank - len(padding)) + [pad for ends in _pairs(padding) for pad in ends]
+        self._paddings[node] = tuple(pads[::2]), tuple(pads[1::2])
+        self._made_by[node] = self._source(node)
+
     def _convert_weighted(self, node: Any, layer: Any) -> None:
         if isinstance(layer, nn.Linear) and len(self._shape(node)) != 2:
             self._refuse(node)
@@ -185,6 +214,11 @@ class _Converter:
             after = tuple(total - total // 2 for total in totals)
         else:
             before = after = (0,) * len(conv.kernel_size) if conv.padding == "valid" else tuple(conv.padding)
+        outer = self._paddings.get(node.all_input_nodes[0])
+        if outer is not None:
+            before, after = (
+                tuple(map(sum, zip(*pads, strict=True))) for pads in zip((before, after), outer, strict=True)
+            )
         return ConvSettings(Window(tuple(conv.stride), before, after, tuple(conv.dilation)), conv.groups)
 
     def _adds_two(self, node: Any) -> bool:
@@ -239,3 +273,9 @@ class _Converter:
             window = Window(sizes(pool.stride), pads, pads, sizes(pool.dilation))
             return MaxPoolLayer(name, source, sizes(pool.kernel_size), window)
         return None
+
+
+def _pairs(padding: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the padding before and behind each axis, the first axis first; PyTorch lists the last axis first."""
+    for i in range(len(padding) - 2, -1, -2):
+        yield padding[i], padding[i + 1]

@@ -86,6 +86,38 @@ def test_helpers_have_the_labels(tmp_path: Path):
         assert any("bird" in file.read_text() for file in (tmp_path / "net").glob("*.[ch]")) == has_labels
 
 
+def test_a_quantized_model_keeps_labels_normalization_and_states(tmp_path: Path):
+    path, quantized = tmp_path / "model.tflite", tmp_path / "quantized.onnx"
+    path.write_bytes(classifier(described(), archive({"labels.txt": LABELS})))
+    np.savez(tmp_path / "samples.npz", image=np.random.default_rng(0).uniform(-1, 1, (20, 1, 2, 2, 3)).astype("f"))
+    mcugen("quantize", path, "--calibration", tmp_path / "samples.npz", "-o", quantized)
+    source = load(quantized)
+    assert source.labels == ("cat", "dög", "bird")
+    assert source.preprocess == "mean=127.5, std=127.5"
+    compiled = compile_model(quantized, options=CompileOptions(helpers=True))
+    assert "bird" in compiled.bundle.files["quantized.h"] + compiled.bundle.files["quantized.c"]
+
+
+def test_a_quantized_model_keeps_its_states(tmp_path: Path):
+    model = LiteModel()
+    x, total, y = model.graph.input(1, 4, name="x"), model.graph.tensor(1, 4), model.graph.tensor(1, 4, name="y")
+    handle = model.graph.tensor(dtype="resource")
+    model.graph.op("VAR_HANDLE", [], [handle], 111, {1: "total"})
+    model.graph.op("READ_VARIABLE", [handle], [total], 112, {})
+    weights = model.graph.const(np.random.default_rng(0).normal(size=(4, 4)) / 4)
+    mixed = model.graph.tensor(1, 4)
+    model.graph.op("FULLY_CONNECTED", [total, weights, -1], [mixed], 8, {})
+    model.graph.op("ADD", [x, mixed], [y], 11, {})
+    model.graph.op("ASSIGN_VARIABLE", [handle, y], [], 113, {})
+    model.graph.output(y)
+    path, quantized = tmp_path / "model.tflite", tmp_path / "quantized.onnx"
+    path.write_bytes(model.data())
+    np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).uniform(-1, 1, (20, 1, 4)).astype("f"))
+    mcugen("quantize", path, "--calibration", tmp_path / "samples.npz", "-o", quantized)
+    assert load(quantized).states == load(path).states != {}
+    assert compile_model(quantized).program.states
+
+
 def test_labels_of_the_user_come_first():
     model = converted(classifier(described(), archive({"labels.txt": LABELS})))
     compiled = compile_model(model, options=CompileOptions(helpers=True, labels=("a", "b", "c")))

@@ -6,12 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx_models import numpy_outputs, optimized
 from shared_models import DATA
-from tflite_models import LiteModel, Number, converted, i8, i32, shared_tflite, tflm_outputs
+from tflite_models import LiteModel, Number, Numbers, converted, i8, i32, shared_tflite, tflm_outputs
 
-from mcugen.core.errors import ModelError, UnsupportedError
+from mcugen.core.errors import ModelError, UnsupportedError, UsageError
 from mcugen.core.options import CompileOptions
 from mcugen.driver.compiler import compile_model
 from mcugen.frontend.onnx.load import load
@@ -47,6 +48,69 @@ def test_a_result_without_a_name_of_its_own_is_called_by_its_operator():
 def test_inputs_and_outputs_have_the_names_of_the_signature():
     graph = optimized(converted(small(x="image", y="scores").data()))
     assert ([v.name for v in graph.inputs], graph.output_names) == (["image"], ["scores"])
+
+
+def signed(*keys: str) -> LiteModel:
+    """Return a model with a signature of each key, the first of Tanh, then of Abs, the others of unknown operators."""
+    model = LiteModel()
+    for n, key in enumerate(keys):
+        graph = model.graph if n == 0 else model.subgraph()
+        given, result = graph.input(1, 2), graph.tensor(1, 2)
+        graph.op(["TANH", "ABS", "MULTINOMIAL"][min(n, 2)], [given], [result])
+        graph.output(result)
+        model.sign({f"x{n}": given}, {f"y{n}": result}, key, n)
+    return model
+
+
+@pytest.mark.parametrize(("key", "place", "kind"), [("", 0, "Tanh"), ("infer", 0, "Tanh"), ("*/ train", 1, "Abs")])
+def test_a_signature_chooses_the_subgraph(key: str, place: int, kind: str, tmp_path: Path):
+    path = tmp_path / "net.tflite"
+    path.write_bytes(signed("infer", "*/ train", "sample").data())
+    compiled = compile_model(path, options=CompileOptions(signature=key))
+    assert ([v.name for v in compiled.graph.inputs], compiled.graph.output_names) == ([f"x{place}"], [f"y{place}"])
+    x = np.float32([[[-0.5, 2]]])
+    np.testing.assert_allclose(compiled.run({f"x{place}": x})[f"y{place}"], [np.tanh(x), np.abs(x)][place], atol=1e-6)
+    others = [repr(other) for n, other in enumerate(["infer", "*/ train", "sample"]) if n != place]
+    assert [note for note in compiled.report.notes if f"other signatures are not: {', '.join(others)}" in note]
+
+
+def test_a_signature_of_unknown_operators_is_refused(tmp_path: Path):
+    path = tmp_path / "net.tflite"
+    path.write_bytes(signed("infer", "train", "sample").data())
+    with pytest.raises(UnsupportedError, match=r"MULTINOMIAL .*\(in subgraph 2\)"):
+        compile_model(path, options=CompileOptions(signature="sample"))
+
+
+def test_an_unknown_signature_is_refused(tmp_path: Path):
+    path = tmp_path / "net.tflite"
+    path.write_bytes(signed("infer", "train").data())
+    with pytest.raises(UsageError, match=r"--signature must name .*'infers'.*one of: 'infer', 'train'"):
+        compile_model(path, options=CompileOptions(signature="infers"))
+
+
+def test_a_signature_may_not_run_itself():
+    model = LiteModel()
+    condition = model.graph.input(1, dtype="bool")
+    result = model.graph.tensor(1, dtype="bool")
+    model.graph.op("IF", [condition], [result], 92, {0: i32(0), 1: i32(0)})
+    model.graph.output(result)
+    with pytest.raises(ModelError, match="subgraph 0 of 1"):
+        converted(model.data())
+
+
+@pytest.mark.parametrize(("signature", "is_noted"), [([-1, 8, 3], False), ([1, -1, 3], True), ([], False)])
+def test_open_sizes_are_noted(signature: list[int], is_noted: bool):
+    """All but the first, which is the batch."""
+    model = LiteModel()
+    x, y = model.graph.input(1, 8, 3, _7=Numbers("i", signature)), model.graph.tensor(1, 8, 3)
+    model.graph.op("ABS", [x], [y])
+    model.graph.output(y)
+    notes = optimized(converted(model.data())).notes
+    assert notes == (
+        ["sizes of input 't0' are open, [1, -1, 3], and taken as [1, 8, 3]: export it with the sizes that you use"]
+        if is_noted
+        else []
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a\x00b\x1b[31m", "*/ #error", "é" * 3000, "x" * 9000])
@@ -132,6 +196,91 @@ def test_narrow_weights_of_float_layers_stay_narrow_in_flash(
     model.graph.output(y)
     program = compile_model(converted(model.data()), options=CompileOptions(optimize="flash")).program
     assert program.weights_size == nbytes
+
+
+CONVOLUTIONS = {
+    "CONV_2D": ((1, 8, 8, 16), (24, 3, 3, 16), 0, 24),
+    "DEPTHWISE_CONV_2D": ((1, 8, 8, 256), (1, 3, 3, 256), 3, 256),
+    "TRANSPOSE_CONV": ((1, 8, 8, 16), (24, 3, 3, 16), 0, 24),
+}
+"""Shapes of the input and the weights, the axis of their scales, and the channels of the result, by operator."""
+
+
+@pytest.mark.parametrize("is_unpacked", [False, True])
+@pytest.mark.parametrize("kind", ["float16", "int8"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_narrow_weights_of_float_convolutions_stay_narrow_in_flash(name: str, kind: str, is_unpacked: bool):
+    (shape, filters, axis, channels), model, random = CONVOLUTIONS[name], LiteModel(), np.random.default_rng(0)
+    scales = random.uniform(0.01, 0.02, channels) if kind == "int8" else None
+    values = random.normal(size=filters) * (40 if kind == "int8" else 1)
+    w = model.graph.const(values, kind, scale=scales, axis=axis)
+    if is_unpacked:
+        packed, w = w, model.graph.tensor(*filters)
+        model.graph.op("DEQUANTIZE", [packed], [w])
+    x, b = model.graph.input(*shape), model.graph.const(random.normal(size=channels))
+    y = model.graph.tensor(1, 17, 17, channels) if name == "TRANSPOSE_CONV" else model.graph.tensor(1, 8, 8, channels)
+    union, options = {"CONV_2D": (1, {}), "DEPTHWISE_CONV_2D": (2, {}), "TRANSPOSE_CONV": (49, {0: i8(1)})}[name]
+    options |= {1: i32(2), 2: i32(2)} if name == "TRANSPOSE_CONV" else {1: i32(1), 2: i32(1)}
+    options |= {3: i32(1)} if name.startswith("DEPTHWISE") else {}
+    inputs = [model.graph.const([1, 17, 17, channels], "int32"), w, x, b] if union == 49 else [x, w, b]
+    model.graph.op(name, inputs, [y], union, options)
+    model.graph.output(y)
+    compiled = compile_model(converted(model.data()), "nrf52840", CompileOptions(optimize="flash"))
+    (weights,) = (o.buffer for i in compiled.program.instrs for o in i.operands if o.role == "w")
+    assert weights.dtype.value == kind
+
+
+@pytest.mark.parametrize("is_unpacked", [False, True])
+@pytest.mark.parametrize(("kind", "scale", "share"), [("float16", None, 0.55), ("int8", 0.02, 0.32)])
+def test_narrow_weights_of_lstms_stay_narrow_in_flash(kind: str, scale: float | None, share: float, is_unpacked: bool):
+    model, size, depth = LiteModel(), 32, 24
+    values = np.random.default_rng(0)
+    inputs = [model.graph.input(1, 3, depth)]
+    for columns in (depth, size):
+        for _ in range(4):
+            weights = values.normal(size=(size, columns)) * (40 if scale else 1)
+            inputs.append(model.graph.const(weights, kind, scale=scale))
+            if is_unpacked:
+                packed, inputs[-1] = inputs[-1], model.graph.tensor(size, columns)
+                model.graph.op("DEQUANTIZE", [packed], [inputs[-1]])
+    inputs += [-1] * 3 + [model.graph.const(values.normal(size=size)) for _ in range(4)] + [-1, -1]
+    inputs += [model.graph.tensor(1, size, _5=Number("B", 1)) for _ in range(2)]
+    y = model.graph.tensor(1, 3, size)
+    model.graph.op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [y], 71, {0: i8(4)})
+    model.graph.output(y)
+    program = compile_model(converted(model.data()), options=CompileOptions(optimize="flash")).program
+    assert program.weights_size < share * 4 * 4 * size * (size + depth)
+
+
+@pytest.mark.parametrize("name", ["lstm_batch_first_float32", "lstm_time_first_int8"])
+def test_states_of_sequences_are_kept_on_demand(name: str, tmp_path: Path):
+    from tflite_cases import CASES
+
+    made = CASES[name]()
+    path = tmp_path / "net.tflite"
+    path.write_bytes(made.data)
+    reset, kept = (compile_model(path, options=CompileOptions(keeps_states=keeps)) for keeps in (False, True))
+    assert not reset.options.states and any("--keep-states" in note for note in reset.report.notes)
+    assert len(kept.options.states) == 2 and not any("--keep-states" in note for note in kept.report.notes)
+    (given,) = (v.name for v in kept.graph.inputs if v.name not in kept.options.states.values())
+    found = kept.run({given: np.stack([made.feeds[0]] * 3)}, sanitize=True)
+    (output,) = (key for key in found if key not in kept.options.states)
+    begun = reset.run({given: np.stack([made.feeds[0]] * 2)})[output]
+    assert np.array_equal(begun[0], begun[1]) and np.array_equal(begun[0], found[output][0])
+    assert not np.array_equal(found[output][0], found[output][1])
+    for runs, array in enumerate(found[output], 1):
+        (expected,) = tflm_outputs(made.data, made.feeds, runs)
+        np.testing.assert_allclose(array.astype(float), expected, atol=2 if array.dtype == np.int8 else 1e-5)
+
+
+def test_options_of_tflite_models_are_refused_for_others():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> n (float[2] x) => (float[2] y) { y = Abs(x) }'
+    )
+    with pytest.raises(UsageError, match=r"--keep-states is for \.tflite models"):
+        compile_model(model, options=CompileOptions(keeps_states=True))
+    with pytest.raises(UsageError, match=r"--signature is for \.tflite models"):
+        compile_model(model, options=CompileOptions(signature="infer"))
 
 
 def test_variables_begin_with_their_constants():

@@ -15,68 +15,49 @@ from mcugen.ops.onnx_node import Refusal
 
 @dataclass(frozen=True)
 class ConvolutionOptions(TableBase):
-    """Options of CONV_2D."""
+    """Options of CONV_2D, and with further fields those of other layers with windows."""
 
     UNION = 1
+    ORDER = "padding stride_w stride_h activation dilation_w dilation_h"
     padding: int = scalar(0, "b")
     stride_w: int = scalar(1)
     stride_h: int = scalar(2)
-    activation: int = scalar(3, "b")
-    dilation_w: int = scalar(4, default=1)
-    dilation_h: int = scalar(5, default=1)
-
-
-@dataclass(frozen=True)
-class DepthwiseOptions(TableBase):
-    """Options of DEPTHWISE_CONV_2D."""
-
-    UNION = 2
-    padding: int = scalar(0, "b")
-    stride_w: int = scalar(1)
-    stride_h: int = scalar(2)
-    multiplier: int = scalar(3)
+    stride_d: int = scalar(3)
     activation: int = scalar(4, "b")
     dilation_w: int = scalar(5, default=1)
     dilation_h: int = scalar(6, default=1)
+    dilation_d: int = scalar(7, default=1)
+    width: int = scalar(8)
+    height: int = scalar(9)
+    multiplier: int = scalar(10)
 
 
-@dataclass(frozen=True)
-class Convolution3dOptions(TableBase):
+class DepthwiseOptions(ConvolutionOptions):
+    """Options of DEPTHWISE_CONV_2D."""
+
+    UNION = 2
+    ORDER = "padding stride_w stride_h multiplier activation dilation_w dilation_h"
+
+
+class Convolution3dOptions(ConvolutionOptions):
     """Options of CONV_3D."""
 
     UNION = 106
-    padding: int = scalar(0, "b")
-    stride_d: int = scalar(1)
-    stride_w: int = scalar(2)
-    stride_h: int = scalar(3)
-    activation: int = scalar(4, "b")
-    dilation_d: int = scalar(5, default=1)
-    dilation_w: int = scalar(6, default=1)
-    dilation_h: int = scalar(7, default=1)
+    ORDER = "padding stride_d stride_w stride_h activation dilation_d dilation_w dilation_h"
 
 
-@dataclass(frozen=True)
-class TransposeConvolutionOptions(TableBase):
+class TransposeConvolutionOptions(ConvolutionOptions):
     """Options of TRANSPOSE_CONV."""
 
     UNION = 49
-    padding: int = scalar(0, "b")
-    stride_w: int = scalar(1)
-    stride_h: int = scalar(2)
-    activation: int = scalar(3, "b")
+    ORDER = "padding stride_w stride_h activation"
 
 
-@dataclass(frozen=True)
-class PoolOptions(TableBase):
+class PoolOptions(ConvolutionOptions):
     """Options of pooling."""
 
     UNION = 5
-    padding: int = scalar(0, "b")
-    stride_w: int = scalar(1)
-    stride_h: int = scalar(2)
-    width: int = scalar(3)
-    height: int = scalar(4)
-    activation: int = scalar(5, "b")
+    ORDER = "padding stride_w stride_h width height activation"
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from onnx import TensorProto
 
-from mcugen.frontend.tflite.flatbuffer import TableBase, scalar
+from mcugen.frontend.tflite.flatbuffer import TableBase, numbers, scalar
 from mcugen.frontend.tflite.node import TfliteNode, tflite_operator
 from mcugen.frontend.tflite.schema import BOOL, FusedActivation
 from mcugen.ops.onnx_node import Refusal
@@ -64,6 +66,25 @@ class GeluOptions(TableBase):
 
     UNION = 116
     is_approximate: int = scalar(0, "B")
+
+
+@dataclass(frozen=True)
+class FakeQuantOptions(TableBase):
+    """Options of FAKE_QUANT."""
+
+    UNION = 58
+    low: float = scalar(0, "f", default=0.0)
+    high: float = scalar(1, "f", default=0.0)
+    bits: int = scalar(2)
+    is_narrow: int = scalar(3, "B")
+
+
+@dataclass(frozen=True)
+class BucketizeOptions(TableBase):
+    """Options of BUCKETIZE."""
+
+    UNION = 115
+    boundaries: tuple[float, ...] = numbers(0, "f")
 
 
 _ARITHMETIC = {"ADD": AddOptions, "SUB": SubOptions, "MUL": MulOptions, "DIV": DivOptions}
@@ -172,6 +193,62 @@ def _build_exclusive_or(node: TfliteNode) -> None:
     node.finish(node.emit(op_type, node.stored(0), node.stored(1)))
 
 
+@tflite_operator("RIGHT_SHIFT", becomes="Mod, Div")
+def _build_right_shift(node: TfliteNode) -> None:
+    """Build x >> n as the floor of x / 2^n, with n from 0 to the last bit."""
+    tensor = node.input(0)
+    x, n = (node.emit("Cast", node.stored(place), to=TensorProto.INT64) for place in (0, 1))
+    last = tensor.type.bits - 1
+    bounds = [node.constant(np.asarray(bound, np.int64), what) for bound, what in ((0, "low"), (last, "high"))]
+    powers = node.constant(1 << np.arange(last + 1, dtype=np.int64), "powers")
+    divisor = node.emit("Gather", powers, node.emit("Clip", n, *bounds), axis=0)
+    whole = node.emit("Sub", x, node.emit("Mod", x, divisor))
+    node.finish_stored(node.emit("Cast", node.emit("Div", whole, divisor), to=tensor.type.onnx))
+
+
+@tflite_operator("ATAN2", becomes="Div, Atan, Where")
+def _build_angle(node: TfliteNode) -> None:
+    """Build the angle of (x, y): atan(y / x), and half a turn more or less where x is negative."""
+    y, x, zero = node.real(0), node.real(1), node.constant(0.0, "zero")
+    angle = node.emit("Atan", node.emit("Div", y, x))
+    is_below, is_left = node.emit("Less", y, zero), node.emit("Less", x, zero)
+    half = node.emit("Where", is_below, node.constant(-math.pi, "half"), node.constant(math.pi, "half"))
+    angle = node.emit("Where", is_left, node.emit("Add", angle, half), angle)
+    at_origin = node.emit("And", node.emit("Equal", x, zero), node.emit("Equal", y, zero))
+    node.finish(node.emit("Where", at_origin, zero, angle))
+
+
+@tflite_operator("FAKE_QUANT", becomes="Clip, Mul, Floor")
+def _build_fake_quantization(node: TfliteNode) -> None:
+    """Build the rounding of reals to the steps of a quantized type, whose zero is one of the steps."""
+    options = node.options(FakeQuantOptions)
+    span = float(options.high) - float(options.low)
+    node.require(2 <= options.bits <= 16 and 1e-30 < span < 1e30, f"{options.bits} bits of a range of {span:g}")
+    lowest, highest = np.float32(bool(options.is_narrow)), np.float32(2**options.bits - 1)
+    low, high = np.float32(options.low), np.float32(options.high)
+    scale = (high - low) / (highest - lowest)
+    zero = np.clip(np.floor(lowest - low / scale + np.float32(0.5)), lowest, highest)
+    first, last = (lowest - zero) * scale, (highest - zero) * scale
+    bounds = [node.constant(float(bound), what) for bound, what in ((first, "low"), (last, "high"))]
+    value = node.emit("Sub", node.emit("Clip", node.real(0), *bounds), bounds[0])
+    steps = node.emit("Mul", value, node.constant(float(np.float32(1) / scale), "steps"))
+    steps = node.emit("Floor", node.emit("Add", steps, node.constant(0.5, "half")))
+    node.finish(node.emit("Add", node.emit("Mul", steps, node.constant(float(scale), "scale")), bounds[0]))
+
+
+@tflite_operator("BUCKETIZE", becomes="GreaterOrEqual, ReduceSum")
+def _build_buckets(node: TfliteNode) -> None:
+    boundaries = np.asarray(node.options(BucketizeOptions).boundaries, np.float32)
+    node.require(len(boundaries) < 1 << 12 and bool((np.diff(boundaries) > 0).all()), "boundaries out of order")
+    value = node.real(0)
+    if not node.input(0).type.is_float:
+        value = node.emit("Cast", value, to=TensorProto.FLOAT)
+    value = node.emit("Unsqueeze", value, node.constant([-1], "axis"))
+    is_above = node.emit("GreaterOrEqual", value, node.constant(boundaries, "boundaries"))
+    counts = node.emit("Cast", is_above, to=node.output().type.onnx)
+    node.finish_stored(node.emit("ReduceSum", counts, node.constant([-1], "axes"), keepdims=0))
+
+
 @tflite_operator("LEAKY_RELU", becomes="LeakyRelu")
 def _build_leaky_relu(node: TfliteNode) -> None:
     node.finish(node.emit("LeakyRelu", node.real(0), alpha=float(node.options(LeakyReluOptions).alpha)))
@@ -237,10 +314,7 @@ def _build_select(node: TfliteNode) -> None:
 
 @tflite_operator("ZEROS_LIKE", becomes="a constant")
 def _build_zeros(node: TfliteNode) -> None:
-    tensor = node.output()
-    zero = tensor.quantization.zero_points[0] if tensor.quantization is not None else 0
-    value = node.constant(np.asarray(zero, tensor.type.array), "zero")
-    node.finish_stored(node.emit("Expand", value, node.shape_of(tensor)))
+    node.finish_stored(node.zeros(node.output()))
 
 
 @tflite_operator("BROADCAST_TO", becomes="Expand")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from onnx import TensorProto
 
 from mcugen.frontend.tflite.flatbuffer import TableBase, scalar
@@ -47,13 +48,22 @@ class BilinearOptions(TableBase):
     has_half_pixels: int = scalar(3, "B")
 
 
-@dataclass(frozen=True)
-class ResizeNearestOptions(TableBase):
+class ResizeNearestOptions(BilinearOptions):
     """Options of RESIZE_NEAREST_NEIGHBOR."""
 
     UNION = 74
-    aligns_corners: int = scalar(0, "B")
-    has_half_pixels: int = scalar(1, "B")
+    ORDER = "aligns_corners has_half_pixels"
+
+
+@dataclass(frozen=True)
+class LocalNormalizationOptions(TableBase):
+    """Options of LOCAL_RESPONSE_NORMALIZATION."""
+
+    UNION = 13
+    radius: int = scalar(0)
+    bias: float = scalar(1, "f", default=0.0)
+    alpha: float = scalar(2, "f", default=0.0)
+    beta: float = scalar(3, "f", default=0.0)
 
 
 _REDUCTIONS = {
@@ -114,6 +124,61 @@ def _build_matrix_product(node: TfliteNode) -> None:
         perm = (*range(rank - 2), rank - 1, rank - 2) if is_transposed else ()
         factors.append(node.real(index, perm))
     node.finish(node.emit("MatMul", *factors))
+
+
+@tflite_operator("LOCAL_RESPONSE_NORMALIZATION", becomes="AveragePool, Pow, Div")
+def _build_local_normalization(node: TfliteNode) -> None:
+    """Build x / (bias + alpha · sum)^beta with the squares of the channels from c - radius to c + radius - 1.
+
+    ONNX's LRN has other channels in windows of an even size.
+    """
+    options, x = node.options(LocalNormalizationOptions), node.input(0)
+    node.require(len(x.shape) == 4 and x.count > 0, f"shape {list(x.shape)}")
+    node.require(0 <= options.radius < 1 << 12, f"radius {options.radius}")
+    value, total = node.real(0), node.constant(float(options.bias), "bias")
+    if options.radius:
+        rows = node.constant([x.count // x.shape[3], 1, x.shape[3]], "rows")
+        squares = node.emit("Reshape", node.emit("Mul", value, value), rows)
+        window = {"kernel_shape": [2 * options.radius], "pads": [options.radius, options.radius - 1]}
+        means = node.emit("AveragePool", squares, count_include_pad=1, **window)
+        means = node.emit("Mul", means, node.constant(float(2 * options.radius * options.alpha), "alpha"))
+        total = node.emit("Add", node.emit("Reshape", means, node.shape_of(x)), total)
+    power = node.emit("Pow", total, node.constant(float(options.beta), "beta"))
+    node.finish(node.emit("Div", value, power))
+
+
+_SEGMENTS = {
+    "SEGMENT_SUM": "add",
+    "UNSORTED_SEGMENT_SUM": "add",
+    "UNSORTED_SEGMENT_PROD": "mul",
+    "UNSORTED_SEGMENT_MAX": "max",
+    "UNSORTED_SEGMENT_MIN": "min",
+}
+"""The function of ScatterND that combines rows of the same segment, by operator."""
+
+
+@tflite_operator(*_SEGMENTS, becomes="ScatterND", limits="a constant number of segments")
+def _build_segments(node: TfliteNode) -> None:
+    x, ids, y = node.input(0), node.input(1), node.output()
+    rank = len(ids.shape)
+    node.require(rank > 0 and x.shape[:rank] == ids.shape and y.shape[1:] == x.shape[rank:], "other shapes of segments")
+    if node.operator.kind != "SEGMENT_SUM":
+        node.require(y.shape[:1] == tuple(node.integers(2)), f"shape {list(y.shape)} of the result")
+    rows, row = [ids.count], list(x.shape[rank:])
+    value = node.emit("Reshape", node.real(0), node.constant(rows + row, "rows"))
+    places = node.emit("Cast", node.stored(1), to=TensorProto.INT64)
+    places = node.emit("Reshape", places, node.constant([ids.count, 1], "places"))
+    outside = node.constant(np.asarray(y.shape[0], np.int64), "outside")  # Rows of negative segments are left out.
+    is_negative = node.emit("Less", places, node.constant(np.asarray(0, np.int64), "zero"))
+    places = node.emit("Where", is_negative, outside, places)
+    how = _SEGMENTS[node.operator.kind]
+    kind = np.dtype(np.float32) if node.is_real(x) else x.type.array
+    limits = np.finfo(np.float32) if kind.kind == "f" else np.iinfo(kind.name)
+    first = {"add": 0, "mul": 1, "max": limits.min, "min": limits.max}[how]
+    begin = node.constant(np.full([y.shape[0] + 1, *row], first, kind), "begin")
+    value = node.emit("ScatterND", begin, places, value, reduction=how)
+    bounds = [node.constant([n], what) for n, what in ((0, "begin"), (y.shape[0], "end"), (0, "axis"))]
+    node.finish(node.emit("Slice", value, *bounds))
 
 
 @tflite_operator("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", becomes="Resize")

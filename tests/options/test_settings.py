@@ -16,8 +16,15 @@ import typer
 from command_line import mcugen
 
 from mcugen.cli.app import app
-from mcugen.cli.settings import FILE, SAFE_FOLDERS_VARIABLE, find_settings, read_settings, settings_kinds, settings_text
 from mcugen.core.errors import UsageError
+from mcugen.options.settings import (
+    FILE,
+    SAFE_FOLDERS_VARIABLE,
+    find_settings,
+    read_settings,
+    settings_kinds,
+    settings_text,
+)
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODEL = DIGITS / "digits_f32.onnx"

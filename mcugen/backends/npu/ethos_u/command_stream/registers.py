@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of the commands of Ethos-U55, U65 and U85, and the meaning of their fields.
+
+Source: Arm's Ethos-U technical reference manuals and the register descriptions that Arm publishes with its driver and
+with Vela. A command is a 16-bit key (bits 0 to 9: number, bits 14 and 15: one or two words) and a 16-bit parameter.
+Keys of operations have bit 8 clear, keys of registers have it set, except that two-word keys always name registers.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+TWO_WORDS = 0x4000
+"""Set in a key whose command has a second word of 32 bits."""
+
+
+class Architecture(Enum):
+    """A generation of the Ethos-U; the value is the product number of the configuration word."""
+
+    U55 = 0
+    U65 = 1
+    U85 = 2
+
+
+class CommandKey(IntEnum):
+    """Keys of the commands that start, order or end operations."""
+
+    STOP = 0
+    INTERRUPT = 1
+    CONVOLUTION = 2
+    DEPTHWISE = 3
+    POOL = 5
+    ELEMENTWISE = 6
+    RESIZE = 7
+    DMA_START = 16
+    DMA_WAIT = 17
+    KERNEL_WAIT = 18
+    PMU_MASK = 19
+    BRANCH = TWO_WORDS | 256
+
+
+class Register(Enum):
+    """A register of the command stream, independent of the architecture's number for it."""
+
+    IFM_PAD_TOP = "IFM_PAD_TOP"
+    IFM_PAD_LEFT = "IFM_PAD_LEFT"
+    IFM_PAD_RIGHT = "IFM_PAD_RIGHT"
+    IFM_PAD_BOTTOM = "IFM_PAD_BOTTOM"
+    IFM_DEPTH = "IFM_DEPTH_M1"
+    IFM_PRECISION = "IFM_PRECISION"
+    IFM_UPSCALE = "IFM_UPSCALE"
+    IFM_BROADCAST = "IFM_BROADCAST"
+    IFM_ZERO_POINT = "IFM_ZERO_POINT"
+    IFM_WIDTH0 = "IFM_WIDTH0_M1"
+    IFM_HEIGHT0 = "IFM_HEIGHT0_M1"
+    IFM_HEIGHT1 = "IFM_HEIGHT1_M1"
+    IFM_BUFFER_END = "IFM_IB_END"
+    IFM_REGION = "IFM_REGION"
+    IFM_BASE0 = "IFM_BASE0"
+    IFM_BASE1 = "IFM_BASE1"
+    IFM_BASE2 = "IFM_BASE2"
+    IFM_BASE3 = "IFM_BASE3"
+    IFM_STRIDE_X = "IFM_STRIDE_X"
+    IFM_STRIDE_Y = "IFM_STRIDE_Y"
+    IFM_STRIDE_C = "IFM_STRIDE_C"
+    OFM_WIDTH = "OFM_WIDTH_M1"
+    OFM_HEIGHT = "OFM_HEIGHT_M1"
+    OFM_DEPTH = "OFM_DEPTH_M1"
+    OFM_PRECISION = "OFM_PRECISION"
+    OFM_BLOCK_WIDTH = "OFM_BLK_WIDTH_M1"
+    OFM_BLOCK_HEIGHT = "OFM_BLK_HEIGHT_M1"
+    OFM_BLOCK_DEPTH = "OFM_BLK_DEPTH_M1"
+    OFM_ZERO_POINT = "OFM_ZERO_POINT"
+    OFM_WIDTH0 = "OFM_WIDTH0_M1"
+    OFM_HEIGHT0 = "OFM_HEIGHT0_M1"
+    OFM_HEIGHT1 = "OFM_HEIGHT1_M1"
+    OFM_REGION = "OFM_REGION"
+    OFM_BASE0 = "OFM_BASE0"
+    OFM_BASE1 = "OFM_BASE1"
+    OFM_BASE2 = "OFM_BASE2"
+    OFM_BASE3 = "OFM_BASE3"
+    OFM_STRIDE_X = "OFM_STRIDE_X"
+    OFM_STRIDE_Y = "OFM_STRIDE_Y"
+    OFM_STRIDE_C = "OFM_STRIDE_C"
+    OFM_SCALE = "OFM_SCALE"
+    KERNEL_WIDTH = "KERNEL_WIDTH_M1"
+    KERNEL_HEIGHT = "KERNEL_HEIGHT_M1"
+    KERNEL_STRIDE = "KERNEL_STRIDE"
+    PARALLEL_MODE = "PARALLEL_MODE"
+    ACCUMULATOR_FORMAT = "ACC_FORMAT"
+    ACTIVATION = "ACTIVATION"
+    ACTIVATION_MIN = "ACTIVATION_MIN"
+    ACTIVATION_MAX = "ACTIVATION_MAX"
+    WEIGHT_REGION = "WEIGHT_REGION"
+    SCALE_REGION = "SCALE_REGION"
+    ACCUMULATOR_START = "AB_START"
+    BLOCK_DEPENDENCY = "BLOCKDEP"
+    WEIGHT_FORMAT = "WEIGHT_FORMAT"
+    WEIGHT_BASE = "WEIGHT_BASE"
+    WEIGHT_LENGTH = "WEIGHT_LENGTH"
+    WEIGHT1_BASE = "WEIGHT1_BASE"
+    WEIGHT1_LENGTH = "WEIGHT1_LENGTH"
+    WEIGHT2_BASE = "WEIGHT2_BASE"
+    WEIGHT2_LENGTH = "WEIGHT2_LENGTH"
+    WEIGHT3_BASE = "WEIGHT3_BASE"
+    WEIGHT3_LENGTH = "WEIGHT3_LENGTH"
+    SCALE_BASE = "SCALE_BASE"
+    SCALE_LENGTH = "SCALE_LENGTH"
+    SCALE1_BASE = "SCALE1_BASE"
+    SCALE1_LENGTH = "SCALE1_LENGTH"
+    IFM_SCALE = "IFM_SCALE"
+    IFM2_SCALE = "IFM2_SCALE"
+    SCALAR = "OP_SCALAR"
+    IFM2_BROADCAST = "IFM2_BROADCAST"
+    IFM2_SCALAR = "IFM2_SCALAR"
+    IFM2_PRECISION = "IFM2_PRECISION"
+    IFM2_ZERO_POINT = "IFM2_ZERO_POINT"
+    IFM2_WIDTH0 = "IFM2_WIDTH0_M1"
+    IFM2_HEIGHT0 = "IFM2_HEIGHT0_M1"
+    IFM2_HEIGHT1 = "IFM2_HEIGHT1_M1"
+    IFM2_BUFFER_START = "IFM2_IB_START"
+    IFM2_REGION = "IFM2_REGION"
+    IFM2_BASE0 = "IFM2_BASE0"
+    IFM2_BASE1 = "IFM2_BASE1"
+    IFM2_BASE2 = "IFM2_BASE2"
+    IFM2_BASE3 = "IFM2_BASE3"
+    IFM2_STRIDE_X = "IFM2_STRIDE_X"
+    IFM2_STRIDE_Y = "IFM2_STRIDE_Y"
+    IFM2_STRIDE_C = "IFM2_STRIDE_C"
+    RESIZE_X_SCALE = "RESIZE_X_SCALE_N_M1"
+    RESIZE_Y_SCALE = "RESIZE_Y_SCALE_N_M1"
+    RESIZE_X_OFFSET = "RESIZE_X_OFFSET"
+    RESIZE_Y_OFFSET = "RESIZE_Y_OFFSET"
+    RESIZE_X = "RESIZE_X"
+    RESIZE_Y = "RESIZE_Y"
+    DMA_SOURCE_REGION = "DMA0_SRC_REGION"
+    DMA_TARGET_REGION = "DMA0_DST_REGION"
+    DMA_SIZE0 = "DMA0_SIZE0"
+    DMA_SIZE1 = "DMA0_SIZE1"
+    DMA_SOURCE = "DMA0_SRC"
+    DMA_TARGET = "DMA0_DST"
+    DMA_LENGTH = "DMA0_LEN"
+    DMA_SKIP0 = "DMA0_SKIP0"
+    DMA_SKIP1 = "DMA0_SKIP1"
+    DMA_SOURCE_STRIDE0 = "DMA0_SRC_STRIDE0"
+    DMA_SOURCE_STRIDE1 = "DMA0_SRC_STRIDE1"
+    DMA_TARGET_STRIDE0 = "DMA0_DST_STRIDE0"
+    DMA_TARGET_STRIDE1 = "DMA0_DST_STRIDE1"
+    DMA_INDEX_REGION = "DMA0_IDX_REGION"
+    DMA_INDEX = "DMA0_IDX"
+    DMA_INDEX_MAX = "DMA0_IDX_MAX"
+    DMA_INDEX_SKIP1 = "DMA0_IDX_SKIP1"
+
+
+def numbered(first: int, *registers: Register | None) -> dict[int, Register]:
+    """Return consecutive keys of registers, beginning with `first`; None leaves a number out."""
+    return {first + offset: register for offset, register in enumerate(registers) if register is not None}
+
+
+R = Register
+COMMON = (
+    numbered(0x100, R.IFM_PAD_TOP, R.IFM_PAD_LEFT, R.IFM_PAD_RIGHT, R.IFM_PAD_BOTTOM, R.IFM_DEPTH, R.IFM_PRECISION)
+    | numbered(0x107, R.IFM_UPSCALE, None, R.IFM_ZERO_POINT, R.IFM_WIDTH0, R.IFM_HEIGHT0, R.IFM_HEIGHT1)
+    | numbered(0x10F, R.IFM_REGION, None, R.OFM_WIDTH, R.OFM_HEIGHT, R.OFM_DEPTH, R.OFM_PRECISION)
+    | numbered(0x115, R.OFM_BLOCK_WIDTH, R.OFM_BLOCK_HEIGHT, R.OFM_BLOCK_DEPTH, R.OFM_ZERO_POINT)
+    | numbered(0x11A, R.OFM_WIDTH0, R.OFM_HEIGHT0, R.OFM_HEIGHT1, None, None, R.OFM_REGION)
+    | numbered(0x120, R.KERNEL_WIDTH, R.KERNEL_HEIGHT, R.KERNEL_STRIDE)
+    | numbered(0x124, R.ACCUMULATOR_FORMAT, R.ACTIVATION, R.ACTIVATION_MIN, R.ACTIVATION_MAX)
+    | numbered(0x128, R.WEIGHT_REGION, R.SCALE_REGION)
+    | numbered(0x12F, R.BLOCK_DEPENDENCY, R.DMA_SOURCE_REGION, R.DMA_TARGET_REGION, R.DMA_SIZE0, R.DMA_SIZE1)
+    | numbered(0x180, R.IFM2_BROADCAST)
+    | numbered(0x189, R.IFM2_ZERO_POINT, R.IFM2_WIDTH0, R.IFM2_HEIGHT0, R.IFM2_HEIGHT1, None, None, R.IFM2_REGION)
+    | numbered(0x185, R.IFM2_PRECISION)
+    | numbered(0x4000, R.IFM_BASE0, R.IFM_BASE1, R.IFM_BASE2, R.IFM_BASE3)
+    | numbered(0x4004, R.IFM_STRIDE_X, R.IFM_STRIDE_Y, R.IFM_STRIDE_C)
+    | numbered(0x4010, R.OFM_BASE0, R.OFM_BASE1, R.OFM_BASE2, R.OFM_BASE3)
+    | numbered(0x4014, R.OFM_STRIDE_X, R.OFM_STRIDE_Y, R.OFM_STRIDE_C)
+    | numbered(0x4020, R.WEIGHT_BASE, R.WEIGHT_LENGTH, R.SCALE_BASE, R.SCALE_LENGTH)
+    | numbered(0x4024, R.OFM_SCALE, R.IFM_SCALE, R.IFM2_SCALE)
+    | numbered(0x4030, R.DMA_SOURCE, R.DMA_TARGET, R.DMA_LENGTH)
+    | numbered(0x4080, R.IFM2_BASE0, R.IFM2_BASE1, R.IFM2_BASE2, R.IFM2_BASE3)
+    | numbered(0x4084, R.IFM2_STRIDE_X, R.IFM2_STRIDE_Y, R.IFM2_STRIDE_C)
+    | numbered(0x4090, R.WEIGHT1_BASE, R.WEIGHT1_LENGTH)
+)
+U55_AND_U65 = (
+    numbered(0x10D, R.IFM_BUFFER_END)
+    | numbered(0x123, R.PARALLEL_MODE)
+    | numbered(0x12D, R.ACCUMULATOR_START)
+    | numbered(0x181, R.IFM2_SCALAR)
+    | numbered(0x18D, R.IFM2_BUFFER_START)
+    | numbered(0x4033, R.DMA_SKIP0, R.DMA_SKIP1)
+    | numbered(0x4092, R.SCALE1_BASE, R.SCALE1_LENGTH)
+)
+U85_ONLY = (
+    numbered(0x108, R.IFM_BROADCAST)
+    | numbered(0x12A, R.RESIZE_X_SCALE, R.RESIZE_Y_SCALE, R.RESIZE_X_OFFSET, R.RESIZE_Y_OFFSET, R.WEIGHT_FORMAT)
+    | numbered(0x134, R.DMA_INDEX_REGION)
+    | numbered(0x4027, R.SCALAR)
+    | numbered(0x4033, R.DMA_SOURCE_STRIDE0, R.DMA_SOURCE_STRIDE1, R.DMA_TARGET_STRIDE0, R.DMA_TARGET_STRIDE1)
+    | numbered(0x4037, R.DMA_INDEX, R.DMA_INDEX_MAX, R.DMA_INDEX_SKIP1)
+    | numbered(0x4092, R.WEIGHT2_BASE, R.WEIGHT2_LENGTH, R.WEIGHT3_BASE, R.WEIGHT3_LENGTH, R.RESIZE_X, R.RESIZE_Y)
+)
+
+REGISTERS = {
+    Architecture.U55: COMMON | U55_AND_U65,
+    Architecture.U65: COMMON | U55_AND_U65,
+    Architecture.U85: COMMON | U85_ONLY,
+}
+"""The registers of each architecture by key."""

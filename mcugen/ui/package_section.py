@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section of the package: take the code for an IDE, the settings, and the command that repeats it all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nicegui import ui
+
+from mcugen.core.board import load_board
+from mcugen.core.errors import McugenError
+from mcugen.export.formats import FORMATS
+from mcugen.options.settings import FILE
+from mcugen.ui.desk import Desk
+from mcugen.ui.jobs import Job
+from mcugen.ui.section import JobSection
+from mcugen.ui.widgets import Panel, command, notices, text
+from mcugen.ui.work import JobKind
+
+
+class PackageSection(JobSection):
+    """The section of the package.
+
+    Attributes:
+        format: Chosen format.
+    """
+
+    title, name, kind = "6. Take it", "package", JobKind.PACKAGE
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self.format = next(iter(FORMATS))
+
+    def build(self) -> Sequence[Panel]:
+        """Build the content, and return its panels."""
+        formats = Panel(lambda: self.desk.settings().get("board"), self.choose)
+        ui.button("Make the package", on_click=self.start).style("align-self: start")
+        package = self.result_panel()
+        commands = Panel(lambda: (self.desk.settings(), self.format), self.show_commands)
+        return [formats, package, commands]
+
+    def choose(self) -> None:
+        """Show the formats that suit the board to choose from, with the tools that use them."""
+        try:
+            board = load_board(str(self.desk.settings().get("board") or "host"))
+        except McugenError:
+            return
+        known = {name: f"{name}: {one.tool}" for name, one in FORMATS.items() if one.supports(board)}
+        self.format = self.format if self.format in known else next(iter(known))
+        ui.select(known, label="Package for").bind_value(self, "format").props("outlined dense")
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the format."""
+        return {"format": self.format}
+
+    def show(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Show the link to the package, and the next steps."""
+        name = result["file"]
+        ui.link(f"Download {name}", f"/results/{job.key}/{name}").props("id=download download")
+        for number, step in enumerate(result["steps"], 1):
+            text(f"{number}. {step}")
+        notices((), result["notes"])
+
+    def show_commands(self) -> None:
+        """Show the settings file, and the commands that repeat what was done here."""
+        if self.desk.settings():
+            ui.link(f"Download {FILE}", f"/{FILE}").props("download")
+            text("These commands, in the folder of the project, do the same:", "quiet")
+            command(self.desk.project.command("report", {}))
+            command(self.desk.project.command("export", {"format": self.format}))

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page: its sections in the order of a user's work, and what keeps them up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nicegui import ui
+
+from mcugen.core.cache import code_digest
+from mcugen.ui.choice_section import ChoiceSection
+from mcugen.ui.desk import Desk
+from mcugen.ui.explore_section import ExploreSection
+from mcugen.ui.model_section import ModelSection
+from mcugen.ui.package_section import PackageSection
+from mcugen.ui.queue_section import QueueSection
+from mcugen.ui.report_section import ReportSection
+from mcugen.ui.sample_section import SampleSection
+from mcugen.ui.section import PageSection
+from mcugen.ui.validate_section import ValidateSection
+from mcugen.ui.widgets import Panel, box, text
+
+ASSETS = ("drawing.js", "vega.js", "page.js", "page.css")
+"""Names of the scripts and the style sheet of the page."""
+
+_UPDATE_SECONDS = 0.5
+"""Time in seconds between two looks for changes."""
+
+
+ROWS: Sequence[Sequence[type[PageSection]]] = (
+    (ModelSection, SampleSection),
+    (ChoiceSection,),
+    (ExploreSection,),
+    (ReportSection,),
+    (PackageSection, ValidateSection),
+    (QueueSection,),
+)
+"""The sections of the page; those of one row stand beside each other on a wide screen."""
+
+
+def build_page(desk: Desk) -> None:
+    """Build the page for one browser tab.
+
+    Args:
+        desk: What all tabs share.
+    """
+    digest = code_digest()[:12]
+    for name in ASSETS:
+        address = f"/assets/{digest}/{name}"
+        is_style = name.endswith(".css")
+        ui.add_head_html(
+            f'<link rel="stylesheet" href="{address}">' if is_style else f'<script src="{address}" defer></script>'
+        )
+    ui.add_body_html(f"<script>document.body.dataset.maxUpload = {desk.limits.file_bytes}</script>")
+    panels: list[Panel] = []
+    with ui.element("main").classes("shell"):
+        _header(desk)
+        panels.append(Panel(desk.fault, lambda: _show_fault(desk)))
+        for row in ROWS:
+            with ui.element("div").classes("pair" if len(row) > 1 else "panel"):
+                for section in row:
+                    with box(section.title, section.name):
+                        panels += section(desk).build()
+
+    def update() -> None:
+        desk.check()
+        for panel in panels:
+            panel.update()
+
+    update()
+    ui.timer(_UPDATE_SECONDS, update)
+
+
+def _header(desk: Desk) -> None:
+    with ui.element("header").classes("topbar"):
+        with ui.element("h1"):
+            text("mcugen", "")
+        text(f"Project {desk.project.root}", "quiet")
+        dark = ui.dark_mode(None)
+        ui.button("Light or dark", on_click=dark.toggle).props("flat dense size=sm").style("margin-left: auto")
+    text("", "text").props("id=upload-status role=status aria-live=polite")
+
+
+def _show_fault(desk: Desk) -> None:
+    fault = desk.fault()
+    if fault:
+        text(fault, "text bad strong").props("role=alert")
