@@ -74,6 +74,13 @@ def test_a_process_that_dies_is_no_cancelled_job() -> None:
         end(JobProcess(work, ("die", 0), LIMITS))
 
 
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_a_cancelled_job_ends_with_all_its_processes() -> None:
     job = JobProcess(work, ("sleep", 0), LIMITS)
     events = job.events()
@@ -82,9 +89,10 @@ def test_a_cancelled_job_ends_with_all_its_processes() -> None:
     threading.Timer(0.1, job.cancel).start()
     with pytest.raises(Interrupted):
         next(events)
-    for child in children:
-        status = Path(f"/proc/{child}/stat")
-        assert not status.exists() or status.read_text().split()[2] == "Z"
+    deadline = time.monotonic() + 30
+    while any(map(runs, children)) and time.monotonic() < deadline:
+        time.sleep(0.05)  # A process that was killed may take a moment to end.
+    assert not any(map(runs, children))
 
 
 def test_temporary_files_go_with_the_job() -> None:

@@ -35,6 +35,11 @@ def decoding(compiled: CompiledModel) -> list[Instr]:
     return [i for i in compiled.program.instrs if i.kernel == DECODE_WEIGHTS]
 
 
+def decoded_bytes(compiled: CompiledModel, layer: str) -> int:
+    """The weights of a layer and of its tiles of channels."""
+    return sum(i.operand("y").buffer.nbytes for i in decoding(compiled) if i.name.split(".")[0] == layer)
+
+
 def numbers_of(data: np.ndarray, count: int, remainder: int) -> list[int]:
     """As the code is described: bit by bit."""
     bits = iter("".join(f"{byte:08b}" for byte in data))
@@ -135,11 +140,18 @@ def test_decoding_takes_a_dozen_instructions_a_weight():
     model = compressible_network(64, 4.0, 4)
     compiled = compile_model(model, "nrf52840", FLASH)
     plain = compile_model(model, "nrf52840", replace(FLASH, max_flash=ROOMY))
-    weights = sum(i.operand("y").buffer.nbytes for i in decoding(compiled))
-    feeds = random_feeds(model)
-    counts = [c.simulate([feeds]).instructions for c in (compiled, plain)]
-    assert counts[0] is not None and counts[1] is not None
-    assert weights > 40_000 and counts[0] - counts[1] < 15.5 * weights
+    feeds, board = random_feeds(model), load_board("nrf52840")
+    runs = [simulate(c.bundle, board, [feeds], per_layer=True) for c in (compiled, plain)]
+    counts = [run.instructions or 0 for run in runs]
+    layers = [
+        dict(zip(c.bundle.layers, r.layer_instructions or (), strict=True))
+        for c, r in zip((compiled, plain), runs, strict=True)
+    ]
+    sizes = {
+        f"Conv_{name}": decoded_bytes(compiled, buffer) for name, buffer in (("c0", "t4"), ("c2", "t12"), ("c3", "t16"))
+    }
+    ratios = {name: (layers[0][name] - layers[1][name]) / nbytes for name, nbytes in sizes.items()}
+    assert sum(sizes.values()) > 40_000 and max(ratios.values()) < 15.5, ratios
     estimates = [c.program.instructions_estimate or 0.0 for c in (compiled, plain)]
     assert estimates[0] - estimates[1] == pytest.approx(counts[0] - counts[1], rel=0.2)
 
