@@ -394,6 +394,8 @@ class Board:
     """Names of the memories from which a DMA controller can copy to RAM while the CPU computes."""
     sources: tuple[str, ...] = ()
     """Sources of the board's figures: documents with their sections, and assumptions."""
+    unused: str = ""
+    """Units of the chip that generated code does not use, such as "vector instructions (PIE)"; "" for none."""
 
     @staticmethod
     def load(name_or_path: str) -> Board:
@@ -808,6 +810,7 @@ def _board(name: str, fields: _Fields) -> Board:
         npu=_npu(fields, rams, names),
         dma_reads=_dma_reads(fields, names),
         sources=fields.texts("sources", ()),
+        unused=fields.text("unused") if "unused" in fields else "",
     )
 
 

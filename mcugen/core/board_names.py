@@ -45,7 +45,7 @@ _RV64 = "a 64-bit RISC-V CPU"
 _AVR, _PIC = "an 8-bit AVR CPU", "a PIC CPU"
 _UNSUPPORTED = (
     (r"esp8266.*|esp12.*|nodemcu(?:v[0-9])?|d1mini", "an Xtensa LX106 CPU without a board", "esp32"),
-    (r"k230.*|canmvk230.*|(?:milkv)?duo(?:64m|256m?|s)?|cv18[01].*|sg200.*|c906|c908", _RV64, "rv32"),
+    (r"k230.*|canmvk230.*|milkvduo.*|duo(?:64m|256m?|s)?|cv18[01].*|sg200.*|c906|c908", _RV64, "rv32"),
     (
         r"(?:at)?(?:mega|tiny|xmega)[0-9].*|avr.*|(?:arduino)?(?:uno|nano|mega|leonardo|micro)(?:r[1-3])?",
         _AVR,

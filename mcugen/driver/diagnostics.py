@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from mcugen.core.board import Board
 from mcugen.core.options import AUTO_PLACE
 from mcugen.driver.option_checks import explain_no_copy_ahead
 from mcugen.driver.results import CompilationResults, accelerator_figures
@@ -55,6 +56,7 @@ def notes_of(results: CompilationResults) -> list[str]:
         *_notes_of_cores(results),
         *_notes_of_arena(results),
         *_notes_of_npu(results),
+        *_notes_of_unused_units(results.board),
         *_hints(results),
         *(quantization.notes if quantization else ()),
         *_notes_of_input_pipeline(results),
@@ -126,6 +128,11 @@ def _notes_of_input_pipeline(results: CompilationResults) -> list[str]:
     return [
         "the input pipeline writes float32, which the model quantizes: with --integer-io it writes codes, in less RAM"
     ]
+
+
+def _notes_of_unused_units(board: Board) -> list[str]:
+    """Return a note on units of the chip that the kernels leave idle."""
+    return [f"board '{board.name}': {board.unused}: not used by the generated code"] * bool(board.unused)
 
 
 def _notes_of_npu(results: CompilationResults) -> list[str]:

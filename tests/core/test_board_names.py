@@ -105,9 +105,40 @@ def test_names_that_users_write(name: str, board: str) -> None:
     assert load_board(name).name == board
 
 
+FIELD_BOARDS = (
+    *("esp32", "esp32s2", "esp32s3", "esp32-s3-devkitc-1", "xiao-esp32s3", "esp-eye", "esp32-s3-box"),
+    *(
+        "m5stack-cores3",
+        "t-display-s3",
+        "nrf54lm20",
+        "nrf54h20",
+        "stm32u3",
+        "stm32h7s7",
+        "stm32wba65",
+        "ra8p1",
+        "ra8m2",
+    ),
+    *("rw612", "psoc_edge_e84", "xg24", "xg26", "apollo510", "max78002", "ch32v307", "ch32h417", "bl616", "gd32h7"),
+    *("STM32F446RE", "generic16", "generic8", "esp32p4", "nucleo-f446re", "pico2", "nrf52840dk"),
+    *("esp32-c3-devkitm-1", "mimxrt1060-evk"),
+)
+"""Names of chips, series and kits under which users look for their boards."""
+
+
+@pytest.mark.parametrize("name", FIELD_BOARDS)
+def test_chips_series_and_kits_have_a_board_with_sources(name: str) -> None:
+    board = load_board(name)
+    assert board.sources or board.name.startswith("generic")
+
+
+def test_boards_with_kits_or_part_numbers_name_their_sources() -> None:
+    assert [board.name for board in BOARDS if (board.kits or board.parts) and not board.sources] == []
+
+
 @pytest.mark.parametrize(
     ("name", "family"),
     [
+        *(("k230's small core", "rv32"), ("milkv-duo's small core", "rv32"), ("Milk-V Duo 256M small core", "rv32")),
         *(("esp8266", "esp32"), ("nodemcu", "esp32"), ("k230", "rv32"), ("milkv-duo", "rv32"), ("cv1800b", "rv32")),
         *(("atmega328p", "generic"), ("Arduino Uno", "generic"), ("uno r3", "generic"), ("pic18f4550", "generic")),
         *(("MSP430FR5994", "generic"), ("stm8s003", "generic"), ("8051", "generic")),
@@ -126,7 +157,12 @@ def test_chips_without_support_are_named_by_their_cpu(name: str, family: str) ->
     [
         *(("nuclo-f446re", "one of nucleo-f446re"), ("nrf52804", "one of nrf52840"), ("x86_64", "one of host")),
         *(("nrf52841", "--like nrf5284`"), ("stm32f412", "--like stm32f41`"), ("stm32f446rct6", "--like stm32f446`")),
-        *(("stm32h7", "--like stm32h7`"), ("teensy", "--like teensy`"), ("zzz", "of `mcugen boards`")),
+        *(
+            ("stm32h7", "--like stm32h7`"),
+            ("mcxa", "--like mcxa`"),
+            ("teensy", "--like teensy`"),
+            ("zzz", "of `mcugen boards`"),
+        ),
     ],
 )
 def test_a_wrong_name_has_the_nearest_one_or_its_family(name: str, remedy: str) -> None:
