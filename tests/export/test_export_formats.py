@@ -28,7 +28,7 @@ ALL = pytest.mark.parametrize("name", FORMATS)
 
 
 def test_these_formats_exist() -> None:
-    names = "cmake make arduino platformio zephyr esp-idf pico-sdk cmsis-pack mcuxpresso stm32cube iar keil"
+    names = "cmake make arduino platformio zephyr esp-idf pico-sdk cmsis-pack mcuxpresso stm32cube iar keil micropython"
     assert list(FORMATS) == names.split()
 
 
