@@ -107,6 +107,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
             "cmsis-pack": "cmsis csolution",
             "iar": "ewarm iarew",
             "keil": "uvision mdk mdkarm keilmdk",
+            "micropython": "upython mpy usermod",
         }
     ),
     "metric": _by_word({"top1": "accuracy acc", "sqnr": "snr", "f1": "f1score", "map": "meanap"}),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,24 +74,27 @@ class ObservedElements:
         return self.rows * self.parts * -(-self.extent // self.stride)
 
 
-def observed_elements(shape: Sequence[int]) -> ObservedElements:
-    """Return the grid of all elements of a tensor, with its channels or quarters as parts.
+def observed_elements(shape: Sequence[int]) -> tuple[ObservedElements, ...]:
+    """Return grids of all elements of a tensor, each with other parts; the first one is for tensors in general.
+
+    The parts are channels, if there are at most MONITOR_PARTS. Else they are quarters of a sample, or, with many
+    channels on the last axis, every second, third or fourth channel.
 
     Args:
         shape: Shape of the tensor. Of at least three axes, axis 1 or else the last one holds the channels, if it has at
             most MONITOR_PARTS elements. Axis 0 is the batch, if there are several axes.
     """
     rows, sample = (shape[0], tuple(shape[1:])) if len(shape) > 1 else (1, tuple(shape) or (1,))
-    count = 1
-    for size in sample:
-        count *= size
+    count = math.prod(sample)
     if len(sample) > 1 and 1 < sample[0] <= MONITOR_PARTS:
         extent = count // sample[0]
-        return ObservedElements(rows, count, sample[0], extent, extent, 1)
+        return (ObservedElements(rows, count, sample[0], extent, extent, 1),)
     if len(sample) > 1 and 1 < sample[-1] <= MONITOR_PARTS:
-        return ObservedElements(rows, count, sample[-1], 1, count // sample[-1], sample[-1])
+        return (ObservedElements(rows, count, sample[-1], 1, count // sample[-1], sample[-1]),)
     parts = next(n for n in (4, 3, 2, 1) if count % n == 0)
-    return ObservedElements(rows, count, parts, count // parts, count // parts, 1)
+    quarters = ObservedElements(rows, count, parts, count // parts, count // parts, 1)
+    steps = [n for n in (2, 3, 4) if len(sample) > 1 and sample[-1] % n == 0]
+    return (quarters, *(ObservedElements(rows, count, n, 1, count // n, n) for n in steps))
 
 
 @dataclass(frozen=True)
@@ -265,21 +269,16 @@ Ports = Mapping[tuple[bool, str], Mapping[str, Any]]
 """Template contexts of inputs (True) and outputs (False) by name."""
 
 
-def monitor_texts(
-    env: jinja2.Environment, monitor: Monitor, ports: Ports, context: Mapping[str, Any]
-) -> dict[str, str]:
+def monitor_texts(env: jinja2.Environment, context: Mapping[str, Any]) -> dict[str, str]:
     """Return the C files of a monitor, by file name.
 
     Args:
         env: Environment of the templates.
-        monitor: What is observed.
-        ports: The model's inputs and outputs.
-        context: Context of the model's templates.
+        context: Context of the model's templates, with that of the monitor (`monitor_context`).
     """
     name = context["name"]
-    values = {**context, "monitor": _monitor_context(monitor, ports, context)}
     files = {f"{name}_monitor.{kind}": f"monitor.{kind}.j2" for kind in ("h", "c")}
-    return {file: env.get_template(template).render(values).rstrip("\n") + "\n" for file, template in files.items()}
+    return {file: env.get_template(template).render(context).rstrip("\n") + "\n" for file, template in files.items()}
 
 
 MONITOR_FUNCTIONS = (
@@ -296,7 +295,14 @@ MONITOR_FUNCTIONS = (
 """Names, after the model's prefix, of the types and functions of a monitor."""
 
 
-def _monitor_context(monitor: Monitor, ports: Ports, context: Mapping[str, Any]) -> dict[str, Any]:
+def monitor_context(monitor: Monitor, ports: Ports, context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template context of a monitor.
+
+    Args:
+        monitor: What is observed.
+        ports: The model's inputs and outputs.
+        context: Context of the model's templates.
+    """
     tensors = [
         _tensor_context(index, tensor, ports[tensor.is_input, tensor.name], context)
         for index, tensor in enumerate(monitor.tensors)
@@ -394,4 +400,5 @@ def _calls(side: str, ports: Sequence[Mapping[str, Any]], context: Mapping[str, 
         f"{side}_parameters": "".join(f", {text}" for text in parameters),
         f"{side}_arguments": "".join(f", {text}" for text in arguments),
         f"{side}_arena": in_arena,
+        f"{side}_lent": [str(port["lent"]) for port in lent],
     }

@@ -27,7 +27,7 @@ from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_int, c_rows
 from mcugen.codegen.manual import ManualFacts, layer_table, manual
 from mcugen.codegen.memory import MemoryContext, words
-from mcugen.codegen.monitor import MONITOR_FUNCTIONS, monitor_texts
+from mcugen.codegen.monitor import MONITOR_FUNCTIONS, monitor_context, monitor_texts
 from mcugen.codegen.run import (
     Renderer,
     RunStatement,
@@ -106,13 +106,15 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     checked_input = code.checked if code and form.checks else ()
     context["has_checks"] = bool(context["checked"] or checked_input)
     blobs = _weights_file(env, memory, context)
+    if form.monitor is not None:
+        context["monitor"] = monitor_context(form.monitor, _ports_by_name(program, context), context)
     texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
     checked = None
     if form.validation and not shared.name:
         checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin"))
         texts |= validation_texts(env, program, memory, checked, renderer.names, context)
     input_files = _input_files(env, code, context | _checks_context(name, checked_input, "check_input", "_input"))
-    texts |= input_files | _monitor_files(env, program, form, context)
+    texts |= input_files | _monitor_files(env, context)
     context["c_files"] += [file for file in input_files if file.endswith(".c")]
     texts |= _headers(_additional_headers(context, is_learning=is_learning, is_updatable=memory.updatable))
     if not shared.name:
@@ -149,13 +151,11 @@ def _additional_headers(context: Mapping[str, Any], *, is_learning: bool, is_upd
     return (*cores, *slots, *[STORE_HEADER] * is_learning)
 
 
-def _monitor_files(
-    env: jinja2.Environment, program: Program, form: FolderOptions, context: dict[str, Any]
-) -> dict[str, str]:
+def _monitor_files(env: jinja2.Environment, context: dict[str, Any]) -> dict[str, str]:
     """Return the files of a monitor, whose C file is added to the context; none without `--monitor`."""
-    if form.monitor is None:
+    if "monitor" not in context:
         return {}
-    texts = monitor_texts(env, form.monitor, _ports_by_name(program, context), context)
+    texts = monitor_texts(env, context)
     context["c_files"] += [file for file in texts if file.endswith(".c")]
     return texts | _headers((MONITOR_HEADER,))
 

@@ -120,7 +120,7 @@ MICROPYTHON = Format(
         "`net = {name}.Model(); y = net.run(x)`, where `x` is an `array` or `memoryview`; `{name}.pyi` "
         "is the stub for editors.",
     ),
-    testing="the module compiled and run in tests with a stand-in for MicroPython's headers; built once, by hand, with the "
-    "unix port of 2026-08-19, and run. CircuitPython has no user C modules",
+    testing="the module compiled and run in tests with a stand-in for MicroPython's headers; built once, by hand, with "
+    "the unix port of 2026-08-19, and run. CircuitPython has no user C modules",
 )
 """Package format for MicroPython: a user C module with a stub."""

@@ -178,7 +178,7 @@ class _Tensor:
         clip = _clip_codes(endpoint, unit, compiled)
         if clip is None:
             clip = min(int(c.min()) for c in codes) - 1, max(int(c.max()) for c in codes) + 1
-        return cls(endpoint, is_input, unit, codes, clip, observed_elements(endpoint.shape))
+        return cls(endpoint, is_input, unit, codes, clip, _choose_parts(codes, observed_elements(endpoint.shape)))
 
     def described(self, stride: int) -> MonitoredTensor:
         """Return the tensor as generated C observes it, with its reference.
@@ -209,6 +209,28 @@ class _Tensor:
             elements,
             _reference(complete, [one for one in seen if one.count], center, elements.parts),
         )
+
+
+PART_CONTRAST = 4.0
+"""Factor by which means of other parts must differ more than those of quarters, relative to chance, to be taken."""
+
+
+def _choose_parts(codes: Sequence[Codes], grids: Sequence[ObservedElements]) -> ObservedElements:
+    """Return the grid by whose means of parts a change of order is seen best; the first one unless another is clear."""
+    contrasts = [_part_contrast(codes, grid) for grid in grids]
+    best = int(np.argmax(contrasts))
+    return grids[best if contrasts[best] > PART_CONTRAST * contrasts[0] else 0]
+
+
+def _part_contrast(codes: Sequence[Codes], grid: ObservedElements) -> float:
+    """Return the squared differences of the means of parts, relative to their variance from run to run."""
+    if grid.parts == 1:
+        return 0.0
+    begins = np.arange(grid.parts)[:, None] * grid.part_elements
+    places = begins + np.arange(grid.extent) * grid.distance
+    means = np.array([code.reshape(grid.rows, grid.row_elements)[:, places].mean(axis=(0, 2)) for code in codes])
+    away = means - means.mean(axis=1, keepdims=True)
+    return float((away.mean(axis=0) ** 2 / (away.var(axis=0) + 1e-3)).sum())
 
 
 def _clip_codes(endpoint: Endpoint, unit: int, compiled: CompiledModel) -> tuple[int, int] | None:

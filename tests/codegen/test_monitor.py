@@ -303,10 +303,11 @@ def test_edges_divide_values_evenly_and_never_one_value():
 @pytest.mark.parametrize("shape", [(1,), (7,), (1, 8), (2, 3, 4, 5), (2, 4, 5, 3), (1, 2, 9), (5, 6, 7)])
 @pytest.mark.parametrize("stride", [1, 3])
 def test_runs_observe_each_element_once_in_turn(shape: tuple[int, ...], stride: int):
-    elements = replace(observed_elements(shape), stride=stride)
     codes = np.arange(np.prod(shape))
-    seen = added([Gauge(0, tuple(range(100, 107)), -1, 10**6, elements).observe(codes, run) for run in range(stride)])
-    assert (seen.count, sum(seen.sums)) == (codes.size, codes.sum())
+    for grid in observed_elements(shape):
+        gauge = Gauge(0, tuple(range(100, 107)), -1, 10**6, replace(grid, stride=stride))
+        seen = added([gauge.observe(codes, run) for run in range(stride)])
+        assert (seen.count, sum(seen.sums)) == (codes.size, codes.sum())
 
 
 def with_monitored_run(bundle: Bundle) -> Bundle:

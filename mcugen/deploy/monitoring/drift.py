@@ -24,18 +24,22 @@ from mcugen.measurement.observations import Observation
 MIN_RUNS = 8
 """Smallest number of runs of a snapshot that is compared."""
 
-PSI_CHANCE = 11.0
-"""Factor by which the PSI of chance may exceed its mean: a chi-squared number with one degree of freedom exceeds eleven
-times its mean in 0.1 % of the cases, and one with more degrees more rarely."""
-DEVIATIONS = 4.0
-"""Standard deviations by which a mean may differ by chance (0.006 % of the cases if it is normal)."""
+PSI_CHANCE = 7.0
+"""Factor by which the PSI of chance may exceed its mean: a chi-squared number with one degree of freedom exceeds seven
+times its mean in 0.8 % of the cases, and one with more degrees more rarely."""
+DEVIATIONS = 3.0
+"""Standard deviations by which a mean may differ by chance (0.3 % of the cases if it is normal)."""
 MIN_SHARE = 1e-4
 """Share that stands for an empty bin in the PSI, whose logarithm needs one."""
+NAMED_DEVIATIONS = 2.0
+"""Standard deviations by which a statistic must differ to name an alarm that another statistic gave."""
 
 RELATIVE_CHANGE = 0.1
 """Smallest relative change of spread or roughness, and of the mean in units of the spread, that has a name."""
 ROUGHNESS_ALARM = 0.25
 """Relative change of the roughness that is an alarm, even if the histogram is the same."""
+MISFIT_DEVIATIONS = 4.0
+"""Standard deviations by which means of parts must differ to count as swapped."""
 SWAP_GAIN = 4.0
 """Factor by which another order of parts or inputs must fit better to count as swapped."""
 
@@ -320,11 +324,14 @@ class _Change:
 
     @property
     def shift(self) -> float:
-        """Return the difference of the means, as a code; 0 if it is small or may be chance."""
+        """Return the difference of the means, as a code; 0 if it is small, or too small for the name of an alarm."""
         difference = self.now.mean - self.before.mean
-        deviation = float(np.sqrt(self.chance * self.tensor.reference.mean_variance))
-        smallest = max(RELATIVE_CHANGE * max(self.before.spread, 0.5), DEVIATIONS * deviation)
+        smallest = max(RELATIVE_CHANGE * max(self.before.spread, 0.5), NAMED_DEVIATIONS * self._mean_deviation)
         return difference if abs(difference) > smallest else 0.0
+
+    @property
+    def _mean_deviation(self) -> float:
+        return float(np.sqrt(self.chance * self.tensor.reference.mean_variance))
 
     @property
     def gain(self) -> float:
@@ -334,7 +341,9 @@ class _Change:
         """
         gain = _ratio(self.now.spread, self.before.spread)
         deviation = float(np.sqrt(self.chance * self.tensor.reference.square_variance))
-        is_clear = abs(self.now.spread**2 - self.before.spread**2) > DEVIATIONS / 2 * deviation
+        is_clear = abs(self.now.spread**2 - self.before.spread**2) > NAMED_DEVIATIONS * deviation
+        if self.is_cut and gain < 1:
+            return 1.0  # elements reach the ends of the range by a shift, not by a smaller gain
         if is_clear and abs(gain - 1) > RELATIVE_CHANGE:
             return gain
         is_alike = 1 / NOISE_GAIN < self.inner / max(self.rougher, 1e-9) < NOISE_GAIN
@@ -359,7 +368,8 @@ class _Change:
     def is_alarm(self) -> bool:
         """Return whether the histogram, the mean or the roughness exceeds its limit."""
         is_rough = self._is_roughness_clear and abs(self.rougher - 1) > ROUGHNESS_ALARM
-        return self.away.is_alarm or is_rough or abs(self.shift) > SHIFT_ALARM * self.before.spread
+        limit = max(SHIFT_ALARM * self.before.spread, DEVIATIONS * self._mean_deviation)
+        return self.away.is_alarm or is_rough or abs(self.shift) > limit
 
     @property
     def _is_roughness_clear(self) -> bool:
@@ -368,12 +378,13 @@ class _Change:
 
     def names(self) -> tuple[str, ...]:
         """Return what the drift looks like; nothing if no statistic exceeds its limit."""
-        swapped = _swapped_parts(self.tensor, self.now, self.before, self.chance)
+        same_values = not (self.away.is_alarm or self.shift or self.is_cut)
+        swapped = _swapped_parts(self.tensor, self.now, self.before, self.chance, same_values=same_values)
         if not (self.is_alarm or swapped):
             return ()
         texture = self._texture()
-        gain = 1.0 if texture else self.gain
-        names = [*swapped, *texture] + [f"scaled by {gain:.2f}"] * (gain != 1.0)
+        gain = 1.0 if texture or (swapped and not self.away.is_alarm) else self.gain
+        names = list(dict.fromkeys([*swapped, *texture])) + [f"scaled by {gain:.2f}"] * (gain != 1.0)
         if self.shift and not self._scaling_explains_shift(gain):
             names.append(f"shifted by {self.shift * self.tensor.real_unit:+.3g}")
         return tuple(names) or ("changed in its distribution",)
@@ -387,7 +398,7 @@ class _Change:
         if self.now.spread < STUCK_SHARE * self.before.spread:
             return ["stuck at one value"]
         gain, rougher = self.gain, self.rougher
-        if rougher * (1 + 2 * RELATIVE_CHANGE) < min(gain, 1.0):
+        if rougher * (1 + 2 * RELATIVE_CHANGE) < min(gain, 1.0) - 2 * max(self.clipped, 0.0):
             return ["smoother"]
         if rougher > 1 and self.inner > NOISE_GAIN * max(gain, rougher):
             return ["noisy"]
@@ -400,7 +411,7 @@ class _Change:
         if self.away.is_alarm or measured_gain > 1 + PERMUTED_SHARE * (expected_gain - 1):
             return ["noisy"]
         is_clear = expected_gain > 1 + RELATIVE_CHANGE
-        return ["in another order of elements" if is_clear else "noisy, or in another order of elements"]
+        return [PERMUTED if is_clear else f"noisy, or {PERMUTED}"]
 
     def _scaling_explains_shift(self, gain: float) -> bool:
         """Return whether a gain about zero moved the mean as far; clipped elements hide a part of a gain above 1."""
@@ -439,8 +450,17 @@ def _inner_spread(shares: Sequence[float], tensor: MonitoredTensor) -> float:
     return _ratio(now, max(before, 1.0))
 
 
-def _swapped_parts(tensor: MonitoredTensor, now: _Statistics, before: _Statistics, chance: float) -> list[str]:
-    """Return how the parts of a tensor are swapped, if their means fit much better in another order."""
+PERMUTED = "in another order of elements"
+"""Name of the drift of a tensor with the same values at other places."""
+
+
+def _swapped_parts(
+    tensor: MonitoredTensor, now: _Statistics, before: _Statistics, chance: float, *, same_values: bool
+) -> list[str]:
+    """Return how the parts of a tensor are swapped, if their means fit much better in another order.
+
+    Without such an order, means that do not fit are a change of the order of elements, if the values are the same.
+    """
     variances = chance * np.array(tensor.reference.part_variances) + 1e-3
     seen, known = now.parts - now.mean, before.parts - before.mean
     count = len(seen)
@@ -449,9 +469,11 @@ def _swapped_parts(tensor: MonitoredTensor, now: _Statistics, before: _Statistic
         for order in permutations(range(count))
     }
     own, best = misfits[tuple(range(count))], min(misfits, key=lambda order: misfits[order])
-    if own < count + DEVIATIONS**2 or misfits[best] * SWAP_GAIN > own:
+    if own < count + MISFIT_DEVIATIONS**2:
         return []
-    return [f"swapped parts {','.join(map(str, best))}"]
+    if misfits[best] * SWAP_GAIN < own:
+        return [f"swapped parts {','.join(map(str, best))}"]
+    return [PERMUTED] * same_values
 
 
 def _with_swapped_inputs(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from mcugen.core.errors import ConstraintError, UsageError, listed
 from mcugen.deploy.monitoring.drift import SnapshotDrift, Thresholds, compare_snapshot
-from mcugen.deploy.monitoring.snapshots import MAX_SNAPSHOTS, Snapshot, read_models, read_snapshots
+from mcugen.deploy.monitoring.snapshots import MAX_SNAPSHOTS, Snapshot, decode_snapshots, read_models, read_snapshots
 
 FLEET_SCHEMA = 1
 """Version of the JSON of `mcugen monitor` (docs/monitor.schema.json), increased if a key goes or changes meaning."""
@@ -64,21 +64,28 @@ def compare_snapshots(snapshots: Sequence[Snapshot], thresholds: Thresholds) -> 
     return Fleet(FLEET_SCHEMA, thresholds, tuple(ordered))
 
 
-def read_fleet(files: Sequence[Path], reports: Sequence[Path], thresholds: Thresholds) -> Fleet:
-    """Return the snapshots of files beside the references of reports.
+def read_fleet(
+    files: Sequence[Path], reports: Sequence[Path], thresholds: Thresholds, received: Mapping[str, bytes] | None = None
+) -> Fleet:
+    """Return the snapshots of files and devices beside the references of reports.
 
     Args:
         files: Files of snapshots.
         reports: Reports of the firmware's models.
         thresholds: Thresholds of distances beyond chance.
+        received: Bytes of snapshots that devices sent, by their source.
 
     Raises:
-        UsageError: There is no report, a file cannot be read, or a snapshot is damaged or of another model.
+        UsageError: There is no snapshot or report, a file cannot be read, or a snapshot is damaged or of another model.
     """
+    if not files and not received:
+        raise UsageError("snapshots must be given", "none", "give files, or --port PORT of a device")
     if not reports:
         raise UsageError("snapshots are compared with a report", "none", "give --report NAME_report.json")
     models = read_models(reports)
     snapshots: list[Snapshot] = []
+    for source, data in (received or {}).items():
+        snapshots += decode_snapshots(data, source, models)
     for file in files:
         snapshots += read_snapshots(file, models)
         if len(snapshots) > MAX_SNAPSHOTS:

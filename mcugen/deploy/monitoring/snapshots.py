@@ -134,14 +134,23 @@ def decode_snapshots(data: bytes, source: str, models: Mapping[str, MonitoredMod
     at, number = 0, 0
     while at < len(data) or not number:
         number += 1
-        nbytes = _checked_size(data[at : at + HEAD_BYTES], len(data) - at, source)
+        nbytes = snapshot_size(data[at : at + HEAD_BYTES], len(data) - at, source)
         is_alone = number == 1 and at + nbytes == len(data)
         yield _decode(data[at : at + nbytes], source if is_alone else f"{source}[{number}]", models)
         at += nbytes
 
 
-def _checked_size(head: bytes, available: int, source: str) -> int:
-    """Return the bytes of a snapshot by its head."""
+def snapshot_size(head: bytes, available: int, source: str) -> int:
+    """Return the bytes of a snapshot by its head.
+
+    Args:
+        head: Its first HEAD_BYTES bytes; untrusted.
+        available: Largest possible number of bytes.
+        source: Where the snapshot comes from, for messages.
+
+    Raises:
+        UsageError: The head is damaged, or of another format.
+    """
     if len(head) < HEAD_BYTES:
         rule = f"{source}: a snapshot must have at least {HEAD_BYTES} bytes"
         raise UsageError(rule, f"{len(head)} bytes", _REMEDY)

@@ -85,6 +85,8 @@ class DataKind(IntEnum):
     """A result of the layer after which the run pauses."""
     WORDS = 2
     """The 32-bit words that a run with measurements stores: digests, times or stacks of layers."""
+    SNAPSHOT = 3
+    """A snapshot of statistics in the field, taken when its first byte is read."""
 
 
 @dataclass(frozen=True)

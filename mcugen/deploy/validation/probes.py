@@ -7,6 +7,7 @@ import time
 from typing import Any, ClassVar
 
 from mcugen.core.errors import BoardError, ToolMissingError, UsageError
+from mcugen.deploy.validation.links import Link, open_port
 
 _POLL_SECONDS = 0.0005
 _BURST = 256
@@ -30,6 +31,16 @@ def open_probe(port: str) -> _ProbeLink:
         rule = "--port rtt:TARGET and semihosting:TARGET must name a target of pyOCD"
         raise UsageError(rule, f"'{target}'", "`pyocd list --targets` names them")
     return _LINKS[kind](port, target)
+
+
+def open_link(port: str, baud: int) -> Link:
+    """Open the link that a value of `--port` names: a debug probe, a device, a pyserial URL, or a socket.
+
+    Raises:
+        ToolMissingError: A package is not installed.
+        BoardError: There is no such port.
+    """
+    return open_probe(port) if is_probe(port) else open_port(port, baud)
 
 
 class _ProbeLink:

@@ -28,8 +28,8 @@ from mcugen.deploy.validation.figures import (
     ValidationReport,
     Verdict,
 )
-from mcugen.deploy.validation.links import Link, ProcessLink, open_port
-from mcugen.deploy.validation.probes import is_probe, open_probe
+from mcugen.deploy.validation.links import Link, ProcessLink
+from mcugen.deploy.validation.probes import open_link
 from mcugen.deploy.validation.runner import Runner
 from mcugen.driver.compiled import CompiledModel
 from mcugen.evaluation.metrics import Metric
@@ -144,7 +144,7 @@ def _port(compiled: CompiledModel, wiring: ValidationSetup, folder: Path) -> Ite
     if wiring.port == SIMULATOR_PORT:
         link, ticks = _simulator(compiled, folder)
     else:
-        link = open_probe(wiring.port) if is_probe(wiring.port) else open_port(wiring.port, wiring.baud)
+        link = open_link(wiring.port, wiring.baud)
     try:
         yield link, ticks
     finally:
