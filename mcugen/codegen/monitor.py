@@ -152,8 +152,8 @@ class MonitoredTensor:
     """A tensor that generated code observes, and its reference.
 
     Attributes:
-        name: Name of the tensor in the model.
-        is_input: Whether the tensor is an input; else it is an output.
+        name: Name of the tensor in the model, or of the layer.
+        is_input: Whether the tensor is an input; else it is an output or the result of a layer.
         dtype: Element type.
         unit: Binary exponent of the unit of codes: an element is code · 2^unit.
         scale: Real value of one quantization step; 1 for floats.
@@ -164,6 +164,7 @@ class MonitoredTensor:
         clip_high: A code at or above this one counts as clipped.
         elements: The elements that runs observe.
         reference: Statistics of the samples of compilation.
+        layer: Number of the layer whose result the tensor is; None for an input or output.
     """
 
     name: str
@@ -178,6 +179,12 @@ class MonitoredTensor:
     clip_high: int
     elements: ObservedElements
     reference: TensorReference
+    layer: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """Return the word for the tensor: input, output or layer."""
+        return "input" if self.is_input else "output" if self.layer is None else "layer"
 
     def real(self, code: float) -> float:
         """Return the real value of a code."""
@@ -233,7 +240,7 @@ class Monitor:
         format: Version of the layout of snapshots.
         model: Hash of the model and of everything else here, 16 hexadecimal digits, which snapshots contain.
         nbytes: Bytes of a snapshot.
-        tensors: Observed tensors: inputs, then outputs that are no scores of classes.
+        tensors: Observed tensors: inputs, then outputs that are no scores of classes, then results of layers.
         outputs: Outputs with scores of classes.
     """
 
@@ -269,6 +276,19 @@ Ports = Mapping[tuple[bool, str], Mapping[str, Any]]
 """Template contexts of inputs (True) and outputs (False) by name."""
 
 
+@dataclass(frozen=True)
+class LayerResult:
+    """The place of a layer's result, and when it is there.
+
+    Attributes:
+        address: C expression of its address, in the arena that the caller passes.
+        call: Number of the call of NAME_step after which it is complete, from 0.
+    """
+
+    address: str
+    call: int
+
+
 def monitor_texts(env: jinja2.Environment, context: Mapping[str, Any]) -> dict[str, str]:
     """Return the C files of a monitor, by file name.
 
@@ -287,6 +307,7 @@ MONITOR_FUNCTIONS = (
     "monitor_reset",
     "monitor_inputs",
     "monitor_outputs",
+    "monitor_layers",
     "monitor_status",
     "monitor_weights",
     "monitor_snapshot",
@@ -295,22 +316,25 @@ MONITOR_FUNCTIONS = (
 """Names, after the model's prefix, of the types and functions of a monitor."""
 
 
-def monitor_context(monitor: Monitor, ports: Ports, context: Mapping[str, Any]) -> dict[str, Any]:
+def monitor_context(
+    monitor: Monitor, ports: Ports, layers: Mapping[int, LayerResult], context: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the template context of a monitor.
 
     Args:
         monitor: What is observed.
         ports: The model's inputs and outputs.
+        layers: Results of layers by the number of the layer.
         context: Context of the model's templates.
     """
     tensors = [
-        _tensor_context(index, tensor, ports[tensor.is_input, tensor.name], context)
+        _tensor_context(index, tensor, _place(tensor, ports, layers, context))
         for index, tensor in enumerate(monitor.tensors)
     ]
     names = own_names()
     outputs = [
         {
-            **_port_context(output.dtype, ports[False, output.name], context),
+            **_element_context(output.dtype, _port_place(ports[False, output.name], context)),
             "field": identifier(output.name, names),
             "title": f"output {comment(output.name)}",
             "rows": output.rows,
@@ -330,8 +354,9 @@ def monitor_context(monitor: Monitor, ports: Ports, context: Mapping[str, Any]) 
         "tensors": tensors,
         "outputs": outputs,
         "kinds": _kinds(monitor),
-        **_calls("input", [t for t in tensors if t["is_input"]], context),
-        **_calls("output", [*(t for t in tensors if not t["is_input"]), *outputs], context),
+        **_calls("input", [t for t in tensors if t["kind"] == "input"], context),
+        **_calls("output", [*(t for t in tensors if t["kind"] == "output"), *outputs], context),
+        "layers": [tensor for tensor in tensors if tensor["kind"] == "layer"],
     }
 
 
@@ -356,27 +381,34 @@ def _kinds(monitor: Monitor) -> list[dict[str, object]]:
     return kinds
 
 
-def _port_context(dtype: str, port: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
-    element = DType(dtype)
-    return {
-        "tag": element.tag,
-        "ctype": element.c,
-        "bytes": element.nbytes,
-        "lent": port["lent"],
-        "address": port["lent"] or f"{port['accessor']}({context['arena']})",
-    }
-
-
-def _tensor_context(
-    index: int, tensor: MonitoredTensor, port: Mapping[str, Any], context: Mapping[str, Any]
+def _place(
+    tensor: MonitoredTensor, ports: Ports, layers: Mapping[int, LayerResult], context: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return the context of the place of a tensor: its address, and when it is there."""
+    if tensor.layer is None:
+        return _port_place(ports[tensor.is_input, tensor.name], context)
+    result = layers[tensor.layer]
+    address = f"(const {DType(tensor.dtype).c} *)(const void *)({result.address})"
+    return {"lent": "", "address": address, "call": result.call}
+
+
+def _port_place(port: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
+    return {"lent": port["lent"], "address": port["lent"] or f"{port['accessor']}({context['arena']})"}
+
+
+def _element_context(dtype: str, place: Mapping[str, Any]) -> dict[str, Any]:
+    element = DType(dtype)
+    return {**place, "tag": element.tag, "ctype": element.c, "bytes": element.nbytes}
+
+
+def _tensor_context(index: int, tensor: MonitoredTensor, place: Mapping[str, Any]) -> dict[str, Any]:
     elements = tensor.elements
     selection = "all elements" if elements.stride == 1 else f"one element of {elements.stride} in each run, in turn"
     return {
-        **_port_context(tensor.dtype, port, context),
+        **_element_context(tensor.dtype, place),
         "index": index,
-        "is_input": tensor.is_input,
-        "title": f"{'input' if tensor.is_input else 'output'} {comment(tensor.name)}",
+        "kind": tensor.kind,
+        "title": f"{tensor.kind} {comment(tensor.name)}",
         "taken": f"{selection}: range, mean and histogram",
         "edges": [c_int(edge) for edge in tensor.edges],
         "clip_low": c_int(tensor.clip_low),

@@ -27,7 +27,7 @@ from mcugen.codegen.libraries import LIBRARIES
 from mcugen.codegen.literals import c_float, c_int, c_rows
 from mcugen.codegen.manual import ManualFacts, layer_table, manual
 from mcugen.codegen.memory import MemoryContext, words
-from mcugen.codegen.monitor import MONITOR_FUNCTIONS, monitor_context, monitor_texts
+from mcugen.codegen.monitor import MONITOR_FUNCTIONS, LayerResult, Monitor, monitor_context, monitor_texts
 from mcugen.codegen.run import (
     Renderer,
     RunStatement,
@@ -41,7 +41,7 @@ from mcugen.codegen.runtime_functions import with_runtime_functions
 from mcugen.codegen.shared import NO_SHARED_CODE, SharedCode
 from mcugen.codegen.sizes import SizedParams, arguments, sized_tensor
 from mcugen.codegen.titles import ListedLayer, layers_of
-from mcugen.codegen.validation import VALIDATION_FUNCTIONS, validation_of, validation_texts
+from mcugen.codegen.validation import VALIDATION_FUNCTIONS, observable_results, validation_of, validation_texts
 from mcugen.core.resources import runtime_headers
 from mcugen.core.version import PLACEHOLDER_URL, RELEASE_DATE, __version__
 from mcugen.expressions.functions import WIDEN
@@ -106,8 +106,11 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     checked_input = code.checked if code and form.checks else ()
     context["has_checks"] = bool(context["checked"] or checked_input)
     blobs = _weights_file(env, memory, context)
-    if form.monitor is not None:
-        context["monitor"] = monitor_context(form.monitor, _ports_by_name(program, context), context)
+    if form.monitor is None:
+        context["monitor"] = None
+    else:
+        results = _layer_results(form.monitor, program, memory, step_layers(lines))
+        context["monitor"] = monitor_context(form.monitor, _ports_by_name(program, context), results, context)
     texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
     checked = None
     if form.validation and not shared.name:
@@ -153,7 +156,7 @@ def _additional_headers(context: Mapping[str, Any], *, is_learning: bool, is_upd
 
 def _monitor_files(env: jinja2.Environment, context: dict[str, Any]) -> dict[str, str]:
     """Return the files of a monitor, whose C file is added to the context; none without `--monitor`."""
-    if "monitor" not in context:
+    if context["monitor"] is None:
         return {}
     texts = monitor_texts(env, context)
     context["c_files"] += [file for file in texts if file.endswith(".c")]
@@ -164,6 +167,22 @@ def _ports_by_name(program: Program, context: Mapping[str, Any]) -> dict[tuple[b
     """Return the template contexts of inputs (True) and outputs (False) by name; there are no computed sizes."""
     sides = ((True, program.inputs, "all_inputs"), (False, program.outputs, "outputs"))
     return {(is_in, e.name): t for is_in, ends, key in sides for e, t in zip(ends, context[key], strict=True)}
+
+
+def _layer_results(
+    monitor: Monitor, program: Program, memory: MemoryContext, steps: Sequence[int]
+) -> dict[int, LayerResult]:
+    """Return the observed results of layers, by the number of the layer."""
+    last_calls = {layer: call for call, layer in enumerate(steps)}
+    buffers = observable_results(program)
+    return {
+        layer: LayerResult(
+            f"(const unsigned char *){memory.areas[buffers[layer].area].pointer} + {buffers[layer].offset}u",
+            last_calls[layer],
+        )
+        for layer in (tensor.layer for tensor in monitor.tensors)
+        if layer is not None
+    }
 
 
 def _uses_two_cores(program: Program) -> bool:

@@ -42,6 +42,18 @@ def results_of_layers(program: Program) -> tuple[Result, ...]:
     return () if program.symbols else tuple(_results(program))
 
 
+def observable_results(program: Program) -> dict[int, Buffer]:
+    """Return the buffers in the arena that layers, by their numbers, write as their only results, as a whole."""
+    results: dict[int, list[Result]] = {}
+    for result in results_of_layers(program):
+        results.setdefault(result.layer, []).append(result)
+    return {
+        layer: found[0].buffer
+        for layer, found in results.items()
+        if len(found) == 1 and found[0].buffer.planned and found[0].nbytes == found[0].buffer.nbytes
+    }
+
+
 def _results(program: Program) -> Iterator[Result]:
     ranges = program.live_ranges()
     for number, span in enumerate(program.layers()):

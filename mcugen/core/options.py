@@ -315,6 +315,7 @@ class CompileOptions:
         plausible: Ranges of plausible outputs by name; the key SAMPLES stands for the ranges of the samples' outputs
             (see mcugen.measurement.plausibility).
         monitor: Whether there are functions that keep statistics in the field (see mcugen.measurement.monitoring).
+        monitor_layers: Names of layers whose results are observed too; the code then runs in steps.
         monitor_bytes: Largest number of bytes of these statistics.
         max_cycles: Largest number of estimated cycles of a call on the board.
         max_latency: Longest time of a call on the board in seconds, by estimated cycles.
@@ -374,6 +375,7 @@ class CompileOptions:
     checked_steps: bool = False
     plausible: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     monitor: bool = False
+    monitor_layers: tuple[str, ...] = ()
     monitor_bytes: int = MONITOR_BYTES
     max_cycles: int | None = None
     max_latency: float | None = None
@@ -444,7 +446,7 @@ class CompileOptions:
             n if n == SAMPLES else f"{n}={low:g}..{high:g}" for n, (low, high) in self.plausible.items()
         )
         parts += [f"plausible {ranges_text}"] * bool(ranges_text)
-        parts += ["monitored"] * self.monitor
+        parts += ["monitored"] * self.monitor + [f"{len(self.monitor_layers)} layers"] * bool(self.monitor_layers)
         parts += [f"{self.cores} cores"] * (self.cores > 1)
         parts += [f"npu {self.npu}"] * (self.npu != NPU_OFF)
         parts += [self.training.describe()] if self.training else []

@@ -23,7 +23,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.variants import Variants
 from mcugen.evaluation.oracle import OracleModel, OracleRun, run_oracle
 from mcugen.hir.graph import Graph, Node
-from mcugen.hir.interpreter import Reference, interpret
+from mcugen.hir.interpreter import Observer, Reference, interpret
 from mcugen.hir.types import Array
 from mcugen.kernels.common.library import references
 from mcugen.lir.program import Program
@@ -155,7 +155,10 @@ class CompiledModel:
         return OracleModel(self.given, self.model, {**options.bound, **self.first_states}, options.states, coded)
 
     def interpret_samples(
-        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int], None] | None = None
+        self,
+        samples: Sequence[Mapping[str, Array]],
+        progress: Callable[[int], None] | None = None,
+        observe: Observer | None = None,
     ) -> list[dict[str, Array]]:
         """Return the outputs for samples that follow each other, computed by numpy instead of by generated code.
 
@@ -164,11 +167,12 @@ class CompiledModel:
         Args:
             samples: The inputs by name, without states, for each sample.
             progress: Receives the number of finished samples.
+            observe: Called with each node and its inputs before the node is evaluated.
         """
         options, states = self.options, self.first_states
         results = []
         for count, sample in enumerate(samples, 1):
-            results.append(self.interpret({**states, **sample}))
+            results.append(self.interpret({**states, **sample}, observe))
             states = {target: results[-1][source] for source, target in options.states.items()}
             if progress:
                 progress(count)
@@ -179,15 +183,16 @@ class CompiledModel:
         """Return the initial values of the inputs that hold states between calls, by input name."""
         return {v.name: first_state(self.graph, v) for v in self.graph.inputs if v.name in self.options.states.values()}
 
-    def interpret(self, sample: Mapping[str, Array]) -> dict[str, Array]:
+    def interpret(self, sample: Mapping[str, Array], observe: Observer | None = None) -> dict[str, Array]:
         """Return the outputs for one sample, states included, computed by numpy instead of by generated code.
 
         Args:
             sample: The inputs by name. A trainable model does not learn from a sample without target and learning rate.
+            observe: Called with each node and its inputs before the node is evaluated.
         """
         lesson = self.bundle.lesson.given if self.bundle.lesson else ()
         none = {port.name: np.zeros(port.shape, port.dtype) for port in lesson}
-        return interpret(self._graph_for(sample), {**none, **sample}, references=self._references)
+        return interpret(self._graph_for(sample), {**none, **sample}, observe, self._references)
 
     @cached_property
     def _references(self) -> Mapping[Node, Reference]:

@@ -163,7 +163,7 @@ def _draft(results: CompilationResults, report: Report, sample: Sample) -> Draft
         results.weights_file,
         options.helpers,
         options.labels,
-        options.steps,
+        options.steps or bool(options.monitor_layers),
         validation=options.validation,
         checks=options.check_weights or options.check_parameters,
         checks_steps=options.checked_steps,

@@ -25,6 +25,7 @@ USES: Mapping[str, Callable[[CompileOptions], bool]] = {
     "--input-pipeline": lambda o: bool(o.input_pipeline),
     "--kernels": lambda o: o.family not in OWN_FAMILIES,
     "--monitor": lambda o: o.monitor,
+    "--monitor-layers": lambda o: bool(o.monitor_layers),
     "--npu": lambda o: o.npu != NPU_OFF,
     "--optimize flash": lambda o: o.optimize == "flash",
     "--optimize ram": lambda o: o.optimize == "ram",
@@ -73,7 +74,8 @@ class Conflict:
 
 # fmt: off
 # A row has an option, the others that it excludes, and the rule; a remedy where it is not to leave one of them out.
-COPY_AHEAD = Conflict("--copy-ahead", ("--steps", "--train", "--weights-reader", "--optimize flash", RANGES),
+COPY_AHEAD = Conflict("--copy-ahead", ("--steps", "--monitor-layers", "--train", "--weights-reader", "--optimize flash",
+                                       RANGES),
                       "--copy-ahead does not go together with everything")
 """The conflict of --copy-ahead with the options that it excludes; an element of CONFLICTS."""
 CONFLICTS = (
@@ -90,7 +92,7 @@ CONFLICTS = (
              "give --cores 2"),
     Conflict("--optimize throughput", ("--external-io",),
              "--optimize throughput keeps what a frame needs in the arena"),
-    Conflict("--cores", ("--steps", "--stream-input", "--weights-reader", "--kernels", RANGES),
+    Conflict("--cores", ("--steps", "--monitor-layers", "--stream-input", "--weights-reader", "--kernels", RANGES),
              "layers are shared by two cores only where each is one call"),
     Conflict(f"--statistics {STATISTICS_MODES[1]}", ("--train-weights int8",),
              "--statistics updated: trained weights must be float32, as what is learned from is normalized in reals",

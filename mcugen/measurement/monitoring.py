@@ -27,6 +27,7 @@ from mcugen.codegen.monitor import (
     observed_elements,
     snapshot_bytes,
 )
+from mcugen.codegen.validation import observable_results
 from mcugen.core.errors import UsageError
 from mcugen.driver.compiled import CompiledModel
 from mcugen.evaluation.samples import spread
@@ -82,9 +83,10 @@ def with_monitor(compiled: CompiledModel, samples: Sequence[Mapping[str, Array]]
         rule = f"--monitor compares with {MIN_REFERENCE_SAMPLES} samples of the inputs or more"
         raise UsageError(rule, str(len(samples) or "none"), "give --data or --calibration")
     samples = _consecutive(samples, MAX_REFERENCE_SAMPLES, compiled)
+    layers = _chosen_layers(compiled)
     num_runs = max(MAX_REFERENCE_MACS // max(compiled.report.model.macs, 1), 4 * MIN_REFERENCE_SAMPLES)
-    results = compiled.interpret_samples(_consecutive(samples, num_runs, compiled))
-    monitor = _monitor(compiled, samples, results)
+    results, layer_runs = interpret_layers(compiled, _consecutive(samples, num_runs, compiled), layers)
+    monitor = _monitor(compiled, samples, results, layers, layer_runs)
     _require_small(monitor, compiled.options.monitor_bytes)
     report = replace(compiled.report, monitor=monitor)
     draft = compiled.draft
@@ -108,16 +110,87 @@ def _require_small(monitor: Monitor, limit: int) -> None:
         )
 
 
+def observable_layers(compiled: CompiledModel) -> dict[str, tuple[int, Endpoint]]:
+    """Return number and result of the layers that can be observed, by name.
+
+    Their results are values of the graph, so that numpy computes them, and lie whole in the arena.
+    """
+    values = {v.name: v for node in compiled.graph.nodes for v in node.inputs if v is not None and v.data is None}
+    names = compiled.bundle.layers
+    found = {}
+    for layer, buffer in observable_results(compiled.program).items():
+        if (value := values.get(buffer.name)) is None or buffer.dtype not in OBSERVED_TYPES:
+            continue
+        if value.type.dtype is buffer.dtype and math.prod(value.type.shape) == buffer.count:
+            endpoint = Endpoint(buffer.name, value.type.shape, buffer.dtype, value.type.quant, buffer)
+            found[names[layer]] = (layer, endpoint)
+    return found
+
+
+def _chosen_layers(compiled: CompiledModel) -> dict[str, tuple[int, Endpoint]]:
+    """Return number and result of the layers that the user chose, by name.
+
+    Raises:
+        UsageError: There is no such layer, or its result cannot be observed; the message names those that can.
+    """
+    chosen = compiled.options.monitor_layers
+    observable = observable_layers(compiled) if chosen else {}
+    for name in chosen:
+        if name not in observable:
+            is_layer = name in compiled.bundle.layers
+            rule = "--monitor-layers must name layers whose whole result is in the arena for later layers"
+            seen = f"'{name}'" + (" has none" if is_layer else " is no layer")
+            raise UsageError(rule, seen, f"one of {', '.join(observable)}" if observable else "leave it out")
+    return {name: observable[name] for name in chosen}
+
+
+def interpret_layers(
+    compiled: CompiledModel,
+    samples: Sequence[Mapping[str, Array]],
+    layers: Mapping[str, tuple[int, Endpoint]],
+) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
+    """Return the outputs, and the results of layers by the name of their tensor, for samples that follow each other.
+
+    Args:
+        compiled: The model.
+        samples: The inputs by name, without states, for each sample.
+        layers: Number and result of each layer, by name.
+    """
+    wanted = {endpoint.name for _, endpoint in layers.values()}
+    seen: dict[str, list[Array]] = {name: [] for name in wanted}
+    of_sample: dict[str, Array] = {}
+
+    def observe(node: Node, arrays: list[Array]) -> None:
+        present = [value for value in node.inputs if value is not None]
+        of_sample.update((v.name, a) for v, a in zip(present, arrays, strict=True) if v.name in wanted)
+
+    def finish(_: int) -> None:
+        for name in wanted:
+            seen[name].append(of_sample[name])
+
+    results = compiled.interpret_samples(samples, finish, observe if wanted else None)
+    return results, [{name: seen[name][i] for name in wanted} for i in range(len(samples))]
+
+
 def _monitor(
-    compiled: CompiledModel, samples: Sequence[Mapping[str, Array]], results: Sequence[Mapping[str, Array]]
+    compiled: CompiledModel,
+    samples: Sequence[Mapping[str, Array]],
+    results: Sequence[Mapping[str, Array]],
+    layers: Mapping[str, tuple[int, Endpoint]],
+    layer_runs: Sequence[Mapping[str, Array]],
 ) -> Monitor:
     program = compiled.program
     classes = {e.name: e for e in program.outputs if _has_classes(e, compiled)}
     ends = [(e, True, samples) for e in program.inputs]
     ends += [(e, False, results) for e in program.outputs if e.name not in classes]
     observed = [_Tensor.of(e, is_input, runs, compiled) for e, is_input, runs in ends if np.prod(e.shape)]
-    stride = _stride(compiled, [t.elements for t in observed], classes.values())
-    tensors = tuple(tensor.described(stride) for tensor in observed)
+    inner = [_Tensor.of(e, False, layer_runs, compiled) for _, e in layers.values()]
+    stride = _stride(compiled, [t.elements for t in (*observed, *inner)], classes.values())
+    numbers = [(name, layer) for name, (layer, _) in layers.items()]
+    tensors = (
+        *(tensor.described(stride) for tensor in observed),
+        *(replace(t.described(stride), name=n, layer=k) for t, (n, k) in zip(inner, numbers, strict=True)),
+    )
     outputs = tuple(_classes(e, [run[e.name] for run in results], compiled) for e in classes.values())
     nbytes = snapshot_bytes(len(tensors), [output.bins for output in outputs])
     monitor = Monitor(MONITOR_FORMAT, "", nbytes, tensors, outputs)

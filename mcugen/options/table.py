@@ -242,6 +242,10 @@ OPTIONS = (
            "add functions that keep statistics of inputs and outputs in the field, for `mcugen monitor` "
            "(docs/how-to/monitor.md)",
            CODE, "CompileOptions.monitor", SAFETY),
+    Option("--monitor-layers", list[str],
+           "keep statistics of the results of these layers too, named as in the report: NAME,NAME; implies --monitor, "
+           "and code in steps", CODE, "CompileOptions.monitor_layers", SAFETY, parse=values.listed_names,
+           from_python=values.names, implies="monitor"),
     Option("--monitor-bytes", int, "largest number of bytes of RAM of these statistics",
            CODE, "CompileOptions.monitor_bytes", SAFETY, default=MONITOR_BYTES, min=1),
 

@@ -243,6 +243,18 @@ def samples(value: object) -> object:
     return sample_source(value)
 
 
+def listed_names(flag: str, texts: list[str]) -> tuple[str, ...]:
+    """Parse texts NAME,NAME; return the names without duplicates.
+
+    Raises:
+        UsageError: A name is empty.
+    """
+    found = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
+    if not all(found):
+        raise UsageError(f"{flag} must read NAME,NAME", f"'{shortened(','.join(texts), 200)}'", "leave out a comma")
+    return found
+
+
 def names(values: Iterable[str]) -> tuple[str, ...]:
     """Return names of classes, which a Python caller gives in place of a file, as a tuple.
 

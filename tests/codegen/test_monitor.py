@@ -28,16 +28,22 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.tasks import Judging
 from mcugen.evaluation.samples import as_stored, random_samples
 from mcugen.hir.types import DType
-from mcugen.measurement.monitoring import predictions, with_monitor
+from mcugen.measurement.monitoring import interpret_layers, observable_layers, predictions, with_monitor
 from mcugen.measurement.observations import Gauge, Observation, balanced_edges, bins_of, codes_of
 from mcugen.simulation import simulate
 
 MONITORED = CompileOptions("net", monitor=True)
+ALL_LAYERS = ("*",)
+"""Stands for the names of all layers that can be observed."""
 RUNS = 12
 """Number of samples of the reference, and of runs of the C program."""
 
 
 def compiled_with(net: Net, data: Mapping[str, np.ndarray], options: CompileOptions = MONITORED) -> CompiledModel:
+    if options.monitor_layers == ALL_LAYERS:
+        plain = Compilation(net.model(), "host", replace(options, monitor=False, monitor_layers=(), steps=True))
+        options = replace(options, monitor_layers=tuple(observable_layers(plain.compiled)))
+        assert len(options.monitor_layers) > 1
     return Compilation(net.model(), "host", options, judging=Judging(data=data)).compiled
 
 
@@ -112,11 +118,13 @@ def expected(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> tuple[l
     monitor = compiled.report.monitor
     assert monitor is not None
     stored = [as_stored({name: array[i] for name, array in data.items()}, compiled.program.inputs) for i in range(RUNS)]
-    results = compiled.interpret_samples(stored)
-    runs = {True: stored, False: results}
+    chosen = {name: observable_layers(compiled)[name] for name in compiled.options.monitor_layers}
+    results, layers = interpret_layers(compiled, stored, chosen)
+    runs = {"input": stored, "output": results, "layer": layers}
 
     def seen(tensor: MonitoredTensor) -> Observation:
-        arrays = [run[tensor.name] for run in runs[tensor.is_input]]
+        name = chosen[tensor.name][1].name if tensor.kind == "layer" else tensor.name
+        arrays = [run[name] for run in runs[tensor.kind]]
         codes = [codes_of(np.asarray(array), DType(tensor.dtype), tensor.unit) for array in arrays]
         return added([gauge(tensor).observe(array, run) for run, array in enumerate(codes)])
 
@@ -175,6 +183,15 @@ CASES: Mapping[str, tuple[Callable[[], Net], CompileOptions]] = {
     "several inputs, batches": (several, replace(MONITORED, monitor_bytes=700)),
     "more classes than counters": (many_classes, MONITORED),
     "states": (stateful, replace(MONITORED, states={"after": next(iter(stateful().model().graph.input)).name})),
+    "layers": (quantized, replace(MONITORED, monitor_layers=ALL_LAYERS, monitor_bytes=2000)),
+    "layers of buffers of the caller": (
+        quantized,
+        replace(MONITORED, monitor_layers=ALL_LAYERS, monitor_bytes=2000, external_io=True),
+    ),
+    "layers of a stream": (
+        quantized,
+        replace(MONITORED, monitor_layers=ALL_LAYERS, monitor_bytes=2000, optimize="ram"),
+    ),
     "several outputs": (floats, replace(MONITORED, monitor_bytes=1000)),
 }
 
@@ -273,6 +290,11 @@ REFUSED: Mapping[str, tuple[Callable[[], Net], CompileOptions, int]] = {
     "must fit in 100 bytes": (quantized, replace(MONITORED, monitor_bytes=100), RUNS),
     "observes inputs of one size": (quantized, replace(MONITORED, stream_input=True), RUNS),
     "--monitor observes float32": (typed(np.float64, 1, 4), MONITORED, RUNS),
+    "--monitor-layers must name layers.*'none' is no layer": (
+        quantized,
+        replace(MONITORED, monitor_layers=("none",)),
+        RUNS,
+    ),
 }
 
 

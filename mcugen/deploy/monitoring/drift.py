@@ -114,7 +114,8 @@ class TensorDrift:
 
     Attributes:
         name: Name of the tensor.
-        is_input: Whether it is an input; else it is an output.
+        is_input: Whether it is an input; else it is an output or the result of a layer.
+        kind: "input", "output" or "layer".
         distance: Distances of the histogram.
         reference_shares: Share of each bin of the histogram for the samples.
         mean: Mean.
@@ -132,6 +133,7 @@ class TensorDrift:
 
     name: str
     is_input: bool
+    kind: str
     distance: Distance
     reference_shares: tuple[float, ...]
     mean: float
@@ -275,7 +277,7 @@ def _alarms(snapshot: Snapshot, tensors: Sequence[TensorDrift], outputs: Sequenc
         (snapshot.errors, "runs returned an error"),
     )
     alarms = [f"{count:,} {text}" for count, text in failures if count]
-    alarms += [f"{'input' if t.is_input else 'output'} '{t.name}': {', '.join(t.names)}" for t in tensors if t.names]
+    alarms += [f"{t.kind} '{t.name}': {', '.join(t.names)}" for t in tensors if t.names]
     return alarms + [f"output '{o.name}': {', '.join(o.names)}" for o in outputs if o.names]
 
 
@@ -289,6 +291,7 @@ def _tensor_drift(tensor: MonitoredTensor, seen: Observation, runs: int, thresho
     return TensorDrift(
         tensor.name,
         tensor.is_input,
+        tensor.kind,
         away,
         tensor.reference.histogram.shares,
         tensor.real(now.mean),

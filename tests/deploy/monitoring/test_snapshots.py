@@ -15,9 +15,16 @@ import onnx
 import pytest
 from command_line import mcugen
 from model_variants import quantized
+from serial_lines import Noise, on_socket, on_terminal
 
-from mcugen.core.errors import ConstraintError, UsageError
+from mcugen.api.compilation import Compilation
+from mcugen.core.errors import BoardError, ConstraintError, UsageError
+from mcugen.core.options import CompileOptions
 from mcugen.deploy.monitoring.fleet import fleet_schema
+from mcugen.driver.compiler import compile_model
+from mcugen.driver.tasks import Judging
+from mcugen.simulation.build import Checks, build_wire_host
+from mcugen.simulation.execute import host_program
 
 DATA = {"image": np.random.default_rng(3).normal(size=(24, 1, 3, 9, 9)).astype(np.float32)}
 
@@ -171,3 +178,59 @@ def test_reports_of_other_models_are_refused(folder: Path, tmp_path: Path):
     done = mcugen("monitor", folder / "first.bin", "--report", tmp_path / "net" / "net_report.json")
     assert done.code == UsageError.exit_code and "compile with --monitor" in done.err
     assert mcugen("monitor", folder / "none.bin", "--report", folder / "net" / "net_report.json").code == 2
+
+
+@pytest.fixture(scope="module")
+def device(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """Return the command of a device whose firmware keeps statistics, and the report of its model."""
+    compiled = Compilation(
+        folder / "net.onnx",
+        "host",
+        CompileOptions(name="net", validation=True, monitor=True),
+        judging=Judging(data=DATA),
+    ).compiled
+    place = tmp_path_factory.mktemp("device")
+    (place / "report.json").write_text(compiled.bundle.files["net_report.json"])
+    return host_program(build_wire_host(compiled.bundle, place / "build", Checks.TELL)).command, place / "report.json"
+
+
+def test_a_device_is_read_over_the_validation_protocol(device: tuple[list[str], Path], folder: Path):
+    """The runs of `mcugen validate` are observed; a snapshot can be kept for later."""
+    command, report = device
+    monitor = ("monitor", "--report", report, "--timeout", "30", "--json", "-")
+    with on_terminal(command) as port:
+        before = mcugen(*monitor, "--port", port)
+        data = ("--data", folder / "data.npz", "--timeout", "30")
+        done = mcugen("validate", folder / "net.onnx", "-b", "host", "--name", "net", *data, "--port", port)
+        after = mcugen(*monitor, "--port", port, "--save", folder / "saved.bin")
+    assert (before.code, done.code, after.code) == (0, 0, 0), before.err + done.err + after.err
+    (first,), (second,) = (json.loads(text.out)["snapshots"] for text in (before, after))
+    assert (first["runs"], second["runs"] >= 24, second["source"]) == (0, True, port)
+    saved = mcugen("monitor", folder / "saved.bin", "--report", report, "--json", "-")
+    assert json.loads(saved.out)["snapshots"][0]["tensors"] == second["tensors"]
+
+
+def test_a_noisy_line_gives_the_same_snapshot(device: tuple[list[str], Path]):
+    command, report = device
+    noise = Noise(lambda random, byte: [byte ^ 1 << random.randrange(8)], 200)
+    with on_socket(command, noise) as port:
+        done = mcugen("monitor", "--report", report, "--port", port, "--timeout", "60", "--json", "-")
+    assert done.code == 0, done.err
+    assert noise.count and json.loads(done.out)["snapshots"][0]["runs"] == 0
+
+
+def test_firmware_without_statistics_is_named(folder: Path, tmp_path: Path):
+    bundle = compile_model(folder / "net.onnx", "host", CompileOptions("net", validation=True)).bundle
+    command = host_program(build_wire_host(bundle, tmp_path, Checks.NONE)).command
+    with on_socket(command) as port:
+        done = mcugen("monitor", "--report", folder / "net" / "net_report.json", "--port", port)
+    assert done.code == BoardError.exit_code
+    assert "must keep statistics" in done.err and "--monitor --validation" in done.err and done.err.count("error:") == 1
+
+
+def test_what_is_read_must_be_named(folder: Path):
+    report = ("--report", folder / "net" / "net_report.json")
+    done = mcugen("monitor", *report)
+    assert done.code == UsageError.exit_code and "give files, or --port PORT" in done.err
+    done = mcugen("monitor", folder / "both.bin", *report, "--save", folder / "x")
+    assert done.code == UsageError.exit_code and "--save is for a snapshot of --port" in done.err
