@@ -185,6 +185,10 @@ class CompileKeywords(TypedDict, total=False):
     """add functions that keep statistics of inputs and outputs in the field, for `mcugen monitor` (docs/how-
     to/monitor.md)."""
 
+    monitor_layers: str | Sequence[str] | Mapping[str, Any] | None
+    """keep statistics of the results of these layers too, named as in the report: NAME,NAME; implies monitor, and
+    code in steps."""
+
     monitor_bytes: int | None
     """largest number of bytes of RAM of these statistics."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mcugen.core.errors import listed
 from mcugen.deploy.monitoring.drift import ClassDrift, Distance, SnapshotDrift
 from mcugen.deploy.monitoring.fleet import Fleet
 from mcugen.reporting.cells import TableCell, number, words
@@ -32,6 +33,9 @@ SNAPSHOT_HEADS = (
 )
 """Headings of the table of snapshots."""
 
+MODEL_HEADS = ("model", "hash", "weights", "version", "devices")
+"""Headings of the table of which device runs what."""
+
 DRIFT_HEADS = ("tensor", "device", "time", "PSI", "limit", "KS", "limit", "mean", "samples", "clipped", "drift")
 """Headings of the table of tensors and outputs."""
 
@@ -44,6 +48,9 @@ def print_fleet(fleet: Fleet, console: Console, wide: bool = False) -> None:
         console: Where to print.
         wide: Whether to print all columns, however wide the console is.
     """
+    heads = [TableColumn(head, CellKind.NUMBER if head == "version" else CellKind.NAME) for head in MODEL_HEADS]
+    model_rows = [tuple(cell.text for cell in row) for row in _model_rows(fleet)]
+    print_table(TextTable(heads, model_rows, "What devices run, by their last snapshots"), console, wide)
     ranks = zip(SNAPSHOT_HEADS[2:-1], _RANKS, strict=True)
     figures = [TableColumn(head, CellKind.NUMBER, rank) for head, rank in ranks]
     columns = (TableColumn("snapshot", CellKind.NAME), TableColumn("model", CellKind.NAME, 9), *figures)
@@ -61,6 +68,27 @@ def print_fleet(fleet: Fleet, console: Console, wide: bool = False) -> None:
 
 _RANKS = (7, 0, 0, 0, 3, 6, 5, 4)
 """Order in which columns of the table of snapshots are left out of a narrow one."""
+
+
+def _model_rows(fleet: Fleet) -> list[list[TableCell]]:
+    """Return a row for each model with each file of weights, with the devices that ran it last."""
+    newest: dict[tuple[str, int], SnapshotDrift] = {}
+    for one in fleet.snapshots:
+        key = (one.model, one.device)
+        newest[key] = max(newest.get(key, one), one, key=lambda s: s.time)
+    devices: dict[tuple[str, str, int, int], list[int]] = {}
+    for one in newest.values():
+        devices.setdefault((one.model, one.model_hash, one.weights, one.version), []).append(one.device)
+    return [
+        [
+            words(name),
+            words(model_hash),
+            words(f"{weights:08x}" if weights else "in the firmware"),
+            number(version, str(version)),
+            words(listed([str(device) for device in sorted(known)]), is_long=True),
+        ]
+        for (name, model_hash, weights, version), known in sorted(devices.items())
+    ]
 
 
 def _snapshot_row(one: SnapshotDrift) -> list[TableCell]:
@@ -105,6 +133,8 @@ def fleet_page(fleet: Fleet) -> str:
         {key: spec for key, spec in charts.items() if spec is not None},
         title=f"{total} snapshots of {devices} devices",
         verdict=[verdict, *alarms],
+        model_heads=MODEL_HEADS,
+        model_rows=_model_rows(fleet),
         snapshot_heads=SNAPSHOT_HEADS,
         snapshot_rows=[_snapshot_row(one) for one in fleet.snapshots],
         drift_heads=DRIFT_HEADS,

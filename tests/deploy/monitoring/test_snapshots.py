@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -234,3 +235,22 @@ def test_what_is_read_must_be_named(folder: Path):
     assert done.code == UsageError.exit_code and "give files, or --port PORT" in done.err
     done = mcugen("monitor", folder / "both.bin", *report, "--save", folder / "x")
     assert done.code == UsageError.exit_code and "--save is for a snapshot of --port" in done.err
+
+
+def test_the_page_tells_which_device_runs_what(folder: Path, tmp_path: Path):
+    """Of each device, the last snapshot counts: device 2 ran the first file of weights before."""
+    first = (folder / "first.bin").read_bytes()
+    snapshots = []
+    for device, time, weights, version in ((1, 60, 0xA1, 1), (2, 50, 0xA1, 1), (2, 70, 0xB2, 2), (3, 70, 0xB2, 2)):
+        data = first
+        for at, value in ((20, weights), (24, version), (28, device), (32, time)):
+            data = changed(at, value)(data)
+        snapshots.append(data)
+    (tmp_path / "fleet.bin").write_bytes(b"".join(snapshots))
+    done = run(folder, tmp_path / "fleet.bin", "--html", tmp_path / "fleet.html")
+    assert done.code == 0, done.err
+    rows = [re.findall(r"\S+", line) for line in done.out.splitlines()]
+    told = [[cell for cell in row if cell not in "│|"] for row in rows]
+    assert any(row[2:] == ["000000a1", "1", "1"] for row in told), done.out
+    assert any(row[2:] == ["000000b2", "2", "2,", "3"] for row in told), done.out
+    assert "What devices run" in (tmp_path / "fleet.html").read_text()
