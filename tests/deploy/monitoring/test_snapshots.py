@@ -201,7 +201,7 @@ def test_a_device_is_read_over_the_validation_protocol(device: tuple[list[str], 
     monitor = ("monitor", "--report", report, "--timeout", "30", "--json", "-")
     with on_terminal(command) as port:
         before = mcugen(*monitor, "--port", port)
-        data = ("--data", folder / "data.npz", "--timeout", "30")
+        data = ("--monitor", "--data", folder / "data.npz", "--timeout", "30")
         done = mcugen("validate", folder / "net.onnx", "-b", "host", "--name", "net", *data, "--port", port)
         after = mcugen(*monitor, "--port", port, "--save", folder / "saved.bin")
     assert (before.code, done.code, after.code) == (0, 0, 0), before.err + done.err + after.err
