@@ -106,11 +106,7 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     checked_input = code.checked if code and form.checks else ()
     context["has_checks"] = bool(context["checked"] or checked_input)
     blobs = _weights_file(env, memory, context)
-    if form.monitor is None:
-        context["monitor"] = None
-    else:
-        results = _layer_results(form.monitor, program, memory, step_layers(lines))
-        context["monitor"] = monitor_context(form.monitor, _ports_by_name(program, context), results, context)
+    context["monitor"] = _monitor_context(form, program, memory, step_layers(lines), context)
     texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
     checked = None
     if form.validation and not shared.name:
@@ -167,6 +163,16 @@ def _ports_by_name(program: Program, context: Mapping[str, Any]) -> dict[tuple[b
     """Return the template contexts of inputs (True) and outputs (False) by name; there are no computed sizes."""
     sides = ((True, program.inputs, "all_inputs"), (False, program.outputs, "outputs"))
     return {(is_in, e.name): t for is_in, ends, key in sides for e, t in zip(ends, context[key], strict=True)}
+
+
+def _monitor_context(
+    form: FolderOptions, program: Program, memory: MemoryContext, steps: Sequence[int], context: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the template context of the monitor; None without `--monitor`."""
+    if form.monitor is None:
+        return None
+    results = _layer_results(form.monitor, program, memory, steps)
+    return monitor_context(form.monitor, _ports_by_name(program, context), results, context)
 
 
 def _layer_results(

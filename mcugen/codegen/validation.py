@@ -48,9 +48,9 @@ def observable_results(program: Program) -> dict[int, Buffer]:
     for result in results_of_layers(program):
         results.setdefault(result.layer, []).append(result)
     return {
-        layer: found[0].buffer
-        for layer, found in results.items()
-        if len(found) == 1 and found[0].buffer.planned and found[0].nbytes == found[0].buffer.nbytes
+        layer: written[0].buffer
+        for layer, written in results.items()
+        if len(written) == 1 and written[0].buffer.planned and written[0].nbytes == written[0].buffer.nbytes
     }
 
 

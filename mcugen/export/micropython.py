@@ -69,15 +69,15 @@ def _require_plain(bundle: Bundle) -> None:
     Raises:
         UsageError: It takes more.
     """
-    others = {
+    features = {
         "--stream-input": bundle.streamed is not None,
         "sizes known at run time": bool(bundle.symbols),
         "--train": bundle.lesson is not None,
         "--input": bundle.input_code is not None,
     }
-    found = ", ".join(name for name, is_used in others.items() if is_used)
-    if found:
-        raise UsageError("--format micropython is for models that take whole tensors", found, "leave it out")
+    unsupported = ", ".join(name for name, is_used in features.items() if is_used)
+    if unsupported:
+        raise UsageError("--format micropython is for models that take whole tensors", unsupported, "leave it out")
 
 
 def _port_context(side: str, index: int, port: Port, endpoint: Endpoint, names: Names) -> dict[str, Any]:

@@ -117,14 +117,14 @@ def observable_layers(compiled: CompiledModel) -> dict[str, tuple[int, Endpoint]
     """
     values = {v.name: v for node in compiled.graph.nodes for v in node.inputs if v is not None and v.data is None}
     names = compiled.bundle.layers
-    found = {}
+    observable = {}
     for layer, buffer in observable_results(compiled.program).items():
         if (value := values.get(buffer.name)) is None or buffer.dtype not in OBSERVED_TYPES:
             continue
         if value.type.dtype is buffer.dtype and math.prod(value.type.shape) == buffer.count:
             endpoint = Endpoint(buffer.name, value.type.shape, buffer.dtype, value.type.quant, buffer)
-            found[names[layer]] = (layer, endpoint)
-    return found
+            observable[names[layer]] = (layer, endpoint)
+    return observable
 
 
 def _chosen_layers(compiled: CompiledModel) -> dict[str, tuple[int, Endpoint]]:
@@ -156,20 +156,20 @@ def interpret_layers(
         samples: The inputs by name, without states, for each sample.
         layers: Number and result of each layer, by name.
     """
-    wanted = {endpoint.name for _, endpoint in layers.values()}
-    seen: dict[str, list[Array]] = {name: [] for name in wanted}
+    tensor_names = {endpoint.name for _, endpoint in layers.values()}
+    seen: dict[str, list[Array]] = {name: [] for name in tensor_names}
     of_sample: dict[str, Array] = {}
 
     def observe(node: Node, arrays: list[Array]) -> None:
         present = [value for value in node.inputs if value is not None]
-        of_sample.update((v.name, a) for v, a in zip(present, arrays, strict=True) if v.name in wanted)
+        of_sample.update((v.name, a) for v, a in zip(present, arrays, strict=True) if v.name in tensor_names)
 
     def finish(_: int) -> None:
-        for name in wanted:
+        for name in tensor_names:
             seen[name].append(of_sample[name])
 
-    results = compiled.interpret_samples(samples, finish, observe if wanted else None)
-    return results, [{name: seen[name][i] for name in wanted} for i in range(len(samples))]
+    results = compiled.interpret_samples(samples, finish, observe if tensor_names else None)
+    return results, [{name: seen[name][i] for name in tensor_names} for i in range(len(samples))]
 
 
 def _monitor(

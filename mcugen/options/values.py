@@ -249,10 +249,10 @@ def listed_names(flag: str, texts: list[str]) -> tuple[str, ...]:
     Raises:
         UsageError: A name is empty.
     """
-    found = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
-    if not all(found):
+    listed = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
+    if not all(listed):
         raise UsageError(f"{flag} must read NAME,NAME", f"'{shortened(','.join(texts), 200)}'", "leave out a comma")
-    return found
+    return listed
 
 
 def names(values: Iterable[str]) -> tuple[str, ...]:
