@@ -270,6 +270,13 @@ def test_every_form_compiles(form: str, tmp_path: Path):
     check_compiles(with_monitor(compiled, samples).bundle, tmp_path)
 
 
+@pytest.mark.parametrize("external_io", [False, True])
+def test_firmware_that_tells_statistics_compiles(external_io: bool, tmp_path: Path):
+    options = replace(MONITORED, validation=True, monitor_layers=ALL_LAYERS, monitor_bytes=2000)
+    compiled = compiled_with(quantized(), samples_of(quantized()), replace(options, external_io=external_io))
+    check_compiles(compiled.bundle, tmp_path)
+
+
 def test_models_of_one_firmware_have_monitors_of_their_own(tmp_path: Path):
     nets = [
         Compilation(
