@@ -116,15 +116,19 @@ class Uart:
             return chip.received.popleft()
         return value
 
+    def check(self, chip: Chip) -> None:
+        """Add a fault for each register that has another value than the UART needs."""
+        for register, wanted in self.expected.items():
+            if chip.registers[register] != wanted:
+                seen = chip.registers[register]
+                chip.faults.append(f"the UART is used while {register:#x} is {seen:#x}, not {wanted:#x}")
+
     def write(self, chip: Chip, address: int, value: int) -> None:
         """Send a byte if the UART's data register was written."""
         if address != self.send:
             return
         if not chip.sent:
-            for register, wanted in self.expected.items():
-                if chip.registers[register] != wanted:
-                    seen = chip.registers[register]
-                    chip.faults.append(f"the UART sends while {register:#x} is {seen:#x}, not {wanted:#x}")
+            self.check(chip)
         chip.idle = 0
         chip.sent.append(value & 0xFF)
 

@@ -131,6 +131,14 @@ def find_kit(requested: str, board: Board) -> Kit:
     return fitting[0]
 
 
+def kit_table() -> str:
+    """Return the Markdown table of docs/how-to/kits.md: kits, their boards, tools and ports."""
+    rows = ["| `--board` | kit | flashed by | serial port |", "|---|---|---|---|"]
+    kits = [load_kit(name) for name in kit_names()]
+    rows += [f"| `{kit.name}` | {kit.title} | {kit.tools.split(' (')[0]} | {kit.connect} |" for kit in kits]
+    return "\n".join(rows) + "\n"
+
+
 def _has_kit(board: Board) -> bool:
     return any(load_kit(name).board == board.name for name in kit_names())
 
