@@ -134,7 +134,7 @@ class Uart:
 
 
 def _registers(base: int, offsets: str, **reset: int) -> dict[int, int]:
-    """Return registers at hexadecimal offsets from a base, which are 0 but for those in `reset`, named x and the offset."""
+    """Return registers at hexadecimal offsets from a base; `reset` has values other than 0, named x and the offset."""
     return {base + int(offset, 16): reset.get(f"x{offset}", 0) for offset in offsets.split()}
 
 

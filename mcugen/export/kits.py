@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mcugen.codegen.install import Files
-from mcugen.core.board import Board, Memory
+from mcugen.core.board import Board
 from mcugen.core.errors import UsageError
 from mcugen.core.nearest import folded
 from mcugen.core.resources import resource_dir
@@ -41,7 +41,7 @@ class BootWords:
 
 @dataclass(frozen=True, kw_only=True)
 class Kit:
-    """A development kit for which complete firmware can be generated; its texts of C are those of boards/kits/NAME.toml.
+    """A development kit for which complete firmware can be generated, as boards/kits/NAME.toml describes it.
 
     Examples:
         >>> load_kit("pico2").board
@@ -123,8 +123,8 @@ def find_kit(requested: str, board: Board) -> Kit:
     """
     kits = [load_kit(name) for name in kit_names()]
     named = [kit for kit in kits if folded(requested).endswith(folded(kit.name)) and kit.board == board.name]
-    others = {folded(name) for name in board.kits}
-    fitting = named or [kit for kit in kits if kit.board == board.name and folded(requested) not in others]
+    other_kits = {folded(name) for name in board.kits}
+    fitting = named or [kit for kit in kits if kit.board == board.name and folded(requested) not in other_kits]
     if len(fitting) != 1:
         remedy = f"--board {' or '.join(kit_names())}"
         raise UsageError("--format kit must be for a kit that has a file in boards/kits", f"'{requested}'", remedy)
@@ -188,15 +188,9 @@ def _require_self_contained(package: Package, kit: Kit) -> None:
     if libraries:
         raise UsageError("--format kit links no other libraries", libraries[0], "--kernels own")
     for section in package.bundle.sections:
-        if section.memory.name not in kit.memories or (kit.execute_at and section.memory.kind == "flash"):
-            known = ", ".join(_placeable(kit, package.board))
+        if section.memory.name not in kit.memories:
             rule = f"the firmware of {kit.name} must find its data in memories that it starts"
-            raise UsageError(rule, f"'{section.memory.name}'", f"--place with one of: {known}")
-
-
-def _placeable(kit: Kit, board: Board) -> list[str]:
-    memories: list[Memory] = [board.memory(name) for name in kit.memories]
-    return [memory.name for memory in memories if not (kit.execute_at and memory.kind == "flash")]
+            raise UsageError(rule, f"'{section.memory.name}'", f"--place with one of: {', '.join(kit.memories)}")
 
 
 KIT = Format(

@@ -21,7 +21,8 @@ from mcugen.core.errors import UsageError, VerificationError, listed, printable,
 from mcugen.core.limits import read_bounded
 from mcugen.deploy.validation.figures import CYCLES, LayerCheck, ValidationReport, Verdict
 
-FORMAT, VERSION = "mcugen-measurement", 1
+FORMAT: Literal["mcugen-measurement"] = "mcugen-measurement"
+VERSION = 1
 """Name and version of the format, in each file; the version is increased if a key goes or changes meaning."""
 
 MAX_FILE_BYTES = 1 << 20
@@ -48,7 +49,7 @@ Word = Annotated[str, Field(strict=True, pattern=r"^[a-z0-9][a-z0-9_.+-]{0,63}$"
 
 
 @dataclass(frozen=True)
-class MeasuredLayer:
+class SharedLayer:
     """A layer of a shared measurement, without its name.
 
     Attributes:
@@ -69,7 +70,7 @@ class MeasuredLayer:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class SharedMeasurement:
     """A measurement of one model on one board, as users share it.
 
     Attributes:
@@ -93,7 +94,7 @@ class Measurement:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     format: Literal["mcugen-measurement"]
-    version: Literal[1]
+    version: Annotated[int, Field(strict=True, ge=VERSION, le=VERSION)]
     board: Word
     cpu: Word
     clock_hz: Annotated[int, Field(strict=True, ge=1_000_000, le=4_000_000_000)]
@@ -106,7 +107,7 @@ class Measurement:
     verdict: Literal["exact", "close"]
     cycles: Annotated[int, Field(strict=True, ge=1, le=_MAX_COUNT)]
     cycles_estimate: Count | None
-    layers: Annotated[list[MeasuredLayer], Field(min_length=1, max_length=10_000)]
+    layers: Annotated[list[SharedLayer], Field(min_length=1, max_length=10_000)]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -115,8 +116,8 @@ class Measurement:
 
 
 @cache
-def _adapter() -> TypeAdapter[Measurement]:
-    return TypeAdapter(Measurement)
+def _adapter() -> TypeAdapter[SharedMeasurement]:
+    return TypeAdapter(SharedMeasurement)
 
 
 def measurement_schema() -> dict[str, Any]:
@@ -142,7 +143,7 @@ def require_shareable(board: Board, port: str) -> None:
         raise UsageError("--share is for cycles of real boards", "--port simulator", "give the port of a board")
 
 
-def measurement_of(report: ValidationReport) -> Measurement:
+def measurement_of(report: ValidationReport) -> SharedMeasurement:
     """Return what a validation report shares.
 
     Args:
@@ -156,9 +157,9 @@ def measurement_of(report: ValidationReport) -> Measurement:
         rule = "--share needs the cycles of an inference, which the firmware must measure"
         raise VerificationError(rule, "none", "give the firmware a counter: NAME_VALIDATE_CYCLES")
     compiler = _COMPILER.match(firmware.compiler)
-    told = [flag.strip() for flag in firmware.flags.split(",")]
+    firmware_flags = [flag.strip() for flag in firmware.flags.split(",")]
     simulated = report.simulated
-    return Measurement(
+    return SharedMeasurement(
         format=FORMAT,
         version=VERSION,
         board=report.board,
@@ -166,7 +167,7 @@ def measurement_of(report: ValidationReport) -> Measurement:
         clock_hz=cycles.clock_hz,
         counter=firmware.counter,  # type: ignore[arg-type]
         compiler=f"{compiler[1]} {compiler[2]}" if compiler else "unknown",
-        flags=[flag for flag in _FLAGS if flag in told],
+        flags=[flag for flag in _FLAGS if flag in firmware_flags],
         mcugen=firmware.version,
         precision=report.precision,
         sha256=report.model.sha256,
@@ -177,22 +178,22 @@ def measurement_of(report: ValidationReport) -> Measurement:
     )
 
 
-def _layer(layer: LayerCheck) -> MeasuredLayer:
-    return MeasuredLayer(layer.op, layer.kernel, layer.macs, layer.cycles, layer.cycles_estimate)
+def _layer(layer: LayerCheck) -> SharedLayer:
+    return SharedLayer(layer.op, layer.kernel, layer.macs, layer.cycles, layer.cycles_estimate)
 
 
-def measurement_text(measurement: Measurement) -> str:
+def measurement_text(measurement: SharedMeasurement) -> str:
     """Return the text of a file with a measurement, which `read_measurement` accepts.
 
     Raises:
-        UsageError: The firmware told something that may not be shared.
+        UsageError: The firmware firmware_flags something that may not be shared.
     """
     data = asdict(measurement)
     _check(data, "--share")
     return json.dumps(data, indent=1) + "\n"
 
 
-def read_measurement(path: Path) -> Measurement:
+def read_measurement(path: Path) -> SharedMeasurement:
     """Read and check a shared measurement.
 
     Raises:
@@ -204,7 +205,9 @@ def read_measurement(path: Path) -> Measurement:
     except OSError as error:
         raise UsageError(f"{name}: a measurement must be readable", error.strerror or "") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name}: a measurement must be JSON", shortened(printable(str(error)), 120), _REMEDY) from error
+        raise UsageError(
+            f"{name}: a measurement must be JSON", shortened(printable(str(error)), 120), _REMEDY
+        ) from error
     return _check(data, name)
 
 
@@ -212,7 +215,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _check(data: Any, name: str) -> Measurement:
+def _check(data: Any, name: str) -> SharedMeasurement:
     """Return the measurement in JSON data; UsageError names the first key that is wrong."""
     try:
         measurement = _adapter().validate_python(data)
@@ -225,7 +228,7 @@ def _check(data: Any, name: str) -> Measurement:
     return measurement
 
 
-def _require_plausible(measurement: Measurement, name: str) -> None:
+def _require_plausible(measurement: SharedMeasurement, name: str) -> None:
     """Raise UsageError if a measurement contradicts the board or itself."""
     if measurement.board not in board_names():
         raise UsageError(f"{name}: the board must be one of mcugen's", f"'{measurement.board}'", "mcugen boards")
@@ -238,7 +241,7 @@ def _require_plausible(measurement: Measurement, name: str) -> None:
         raise UsageError(f"{name}: layers must not take longer than the inference", fault, _REMEDY)
 
 
-def read_measurements(folder: Path) -> list[Measurement]:
+def read_measurements(folder: Path) -> list[SharedMeasurement]:
     """Read all measurements of a folder, ordered by board and model.
 
     Raises:
@@ -248,7 +251,7 @@ def read_measurements(folder: Path) -> list[Measurement]:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".json")
     except OSError as error:
         raise UsageError(f"{folder}: the folder of measurements must be readable", error.strerror or "") from error
-    known: dict[Measurement | str, str] = {}
+    known: dict[SharedMeasurement | str, str] = {}
     measurements = []
     for path in paths:
         measurement = read_measurement(path)

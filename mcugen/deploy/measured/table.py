@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from mcugen.deploy.measured.contribution import Measurement
+from mcugen.deploy.measured.contribution import SharedMeasurement
 from mcugen.reporting.cells import TableCell, number, words
 from mcugen.reporting.charts import Chart, chart, page
 from mcugen.reporting.tables import CellKind, TableColumn, TextTable, print_table
@@ -24,7 +24,7 @@ def difference(cycles: int, estimate: int | None) -> float | None:
     return None if estimate is None or not cycles else estimate / cycles - 1
 
 
-def _rows(measurements: Sequence[Measurement]) -> list[list[TableCell]]:
+def _rows(measurements: Sequence[SharedMeasurement]) -> list[list[TableCell]]:
     rows = []
     for one in measurements:
         share = difference(one.cycles, one.cycles_estimate)
@@ -45,7 +45,7 @@ def _rows(measurements: Sequence[Measurement]) -> list[list[TableCell]]:
     return rows
 
 
-def print_measurements(measurements: Sequence[Measurement], console: Console) -> None:
+def print_measurements(measurements: Sequence[SharedMeasurement], console: Console) -> None:
     """Print the table of measurements, or that there are none yet."""
     if not measurements:
         console.print(NO_MEASUREMENTS, markup=False, highlight=False, soft_wrap=True)
@@ -55,7 +55,7 @@ def print_measurements(measurements: Sequence[Measurement], console: Console) ->
     print_table(TextTable(columns, [tuple(c.text for c in row) for row in _rows(measurements)], "measured"), console)
 
 
-def measurement_table(measurements: Sequence[Measurement]) -> str:
+def measurement_table(measurements: Sequence[SharedMeasurement]) -> str:
     """Return the table of measurements in Markdown, or a line that there are none yet."""
     if not measurements:
         return f"{NO_MEASUREMENTS[0].upper()}{NO_MEASUREMENTS[1:]}.\n"
@@ -63,7 +63,7 @@ def measurement_table(measurements: Sequence[Measurement]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(c.text for c in row)} |" for row in _rows(measurements))]) + "\n"
 
 
-def measurement_page(measurements: Sequence[Measurement]) -> str:
+def measurement_page(measurements: Sequence[SharedMeasurement]) -> str:
     """Return an HTML page that plots estimates against measurements; equal measurements give equal bytes."""
     boards = len({one.board for one in measurements})
     plot = _plot(measurements)
@@ -71,13 +71,13 @@ def measurement_page(measurements: Sequence[Measurement]) -> str:
         "measured.html.j2",
         {} if plot is None else {"plot": plot},
         title="Measured boards",
-        verdict=f"{len(measurements)} measurements of {boards} boards" if measurements else NO_MEASUREMENTS,
+        verdict=f"Measurements: {len(measurements)}; boards: {boards}" if measurements else NO_MEASUREMENTS,
         heads=HEADS,
         rows=_rows(measurements),
     )
 
 
-def _plot(measurements: Sequence[Measurement]) -> Chart | None:
+def _plot(measurements: Sequence[SharedMeasurement]) -> Chart | None:
     """Return estimates against measured cycles of inferences and layers on logarithmic axes; None if there are none."""
     rows = [
         {"board": one.board, "what": what, "kernel": kernel, "measured": cycles, "estimate": estimate}
@@ -109,4 +109,3 @@ def _plot(measurements: Sequence[Measurement]) -> Chart | None:
     }
     spec = {"height": 420, "data": {"values": rows}, "layer": [equal, points]}
     return chart("Estimated against measured cycles; on the dashed line they are equal", spec)
-
