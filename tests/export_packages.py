@@ -56,7 +56,9 @@ def tiny(
     net = Net()
     x = net.op("MatMul", net.input("x", 1, 4), net.const(random.standard_normal((4, 3))))
     net.output(net.op("Softmax", net.op("Relu", x), out="y"))
-    return compile_model(net.model(), board, CompileOptions(name=name, weights_blob=weights_blob, validation=validation))
+    return compile_model(
+        net.model(), board, CompileOptions(name=name, weights_blob=weights_blob, validation=validation)
+    )
 
 
 def tiny_for(format_: str, weights_blob: bool = False) -> CompiledModel:

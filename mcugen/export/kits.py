@@ -184,6 +184,11 @@ def _require_self_contained(package: Package, kit: Kit) -> None:
     """Raise UsageError if the code needs a library, a second core, or a memory that the firmware does not start."""
     if package.bundle.validation is None:
         raise UsageError("firmware of a kit must have the code of `mcugen validate`", "none", "compile with validation")
+    options = package.compiled.options
+    for option, is_given in (("--cores 2", options.cores > 1), ("--copy-ahead", bool(options.copy_ahead))):
+        if is_given:
+            rule = f"the firmware of {kit.name} has no functions for a second core or DMA"
+            raise UsageError(rule, option, "leave it out")
     libraries = [library.title for library in package.libraries if not library.stand_in]
     if libraries:
         raise UsageError("--format kit links no other libraries", libraries[0], "--kernels own")

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from compilers import assert_accepted
-from export_packages import ROOT, export, files_of, tiny, tiny_for
+from export_packages import ROOT, board_for, export, files_of, tiny, tiny_for
 
 from mcugen.codegen.install import MANIFEST
 from mcugen.core.board import Board, Frameworks, board_names, load_board

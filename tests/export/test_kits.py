@@ -293,13 +293,28 @@ def test_other_kits_with_the_chip_are_refused(board: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
-    [({"family": "cmsis-nn"}, "no other libraries"), ({"place": Places(arena=("sdram",))}, "sdram")],
+    ("board", "options", "text"),
+    [
+        ("mimxrt1060-evk", {"family": "cmsis-nn"}, "no other libraries"),
+        ("mimxrt1060-evk", {"place": Places(arena=("sdram",))}, "sdram"),
+        ("pico2", {"cores": 2}, "second core"),
+    ],
 )
-def test_what_the_start_up_does_not_provide_is_refused(options: dict[str, object], text: str, tmp_path: Path) -> None:
-    net = replace(network(), board="mimxrt1060-evk")
+def test_what_the_start_up_does_not_provide_is_refused(
+    board: str, options: dict[str, object], text: str, tmp_path: Path
+) -> None:
+    net = replace(network(), board=board)
     with pytest.raises(UsageError, match=text):
         replace(net, options=replace(net.options, **options)).export("kit", tmp_path)
+
+
+@pytest.mark.parametrize("kit", ["pico2", "mimxrt1060-evk"])
+def test_the_same_model_gives_the_same_firmware(kit: str, tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        replace(network(), board=kit).export("kit", tmp_path / folder)
+    files = {path.relative_to(tmp_path / "one"): path.read_bytes() for path in (tmp_path / "one").rglob("*.*")}
+    assert files == {path: (tmp_path / "two" / path).read_bytes() for path in files}
+    assert len(files) > 15
 
 
 @pytest.mark.parametrize("kit", kit_names())
