@@ -8,8 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from onnx_models import Net
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.board import load_board
-from mcugen.core.errors import UsageError
+from mcugen.core.errors import BoardError, UsageError
 from mcugen.core.options import CompileOptions, Places
 from mcugen.deploy.validation.figures import ValidationReport
 from mcugen.deploy.validation.session import ValidationSetup, validate_model
@@ -38,6 +39,9 @@ MEMORIES = {
     "mimxrt1060-evk": ((0x60000000, 0x800000), (0x20000000, 0x20000), (0x20200000, 0x80000), (0x20280000, 0x40000)),
 }
 """First address and size of the memories of each kit's chip, by the datasheets."""
+
+MAX_ATTEMPTS = 150
+"""Number of attempts to open a port, 0.2 s apart."""
 
 KITS = [pytest.param(kit, marks=pytest.mark.riscv if "esp32" in kit else pytest.mark.qemu) for kit in MEMORIES]
 
@@ -84,9 +88,16 @@ def symbols_of(elf: ELFFile) -> dict[str, int]:
 
 
 def validated(kit: str, port: str) -> ValidationReport:
-    """Return the result of `mcugen validate` on a port."""
+    """Return the result of `mcugen validate` on a port, which may take a while to open."""
     net = replace(network(), board=kit, options=replace(network().options, validation=True))
-    return validate_model(net, ValidationSetup(port, patience=60, layer_samples=1))
+    for attempt in count():
+        try:
+            return validate_model(net, ValidationSetup(port, patience=120, layer_samples=1))
+        except BoardError as error:
+            if attempt == MAX_ATTEMPTS or "must open" not in str(error):
+                raise
+            sleep(0.2)
+    raise AssertionError
 
 
 @pytest.mark.parametrize("firmware", KITS, indirect=True)
