@@ -19,6 +19,7 @@ from mcugen.kernels.portable.audio import DFT, DftOptions, DftParams
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
 from mcugen.lir.program import Buffer, real_param
+from mcugen.lir.traversal import Traversal, overlap
 from mcugen.ops.movement import Reshape, Transpose, inverse, normalize_axis, reshaped
 from mcugen.ops.onnx_node import FLOATS, KNOWN_AT_COMPILE_TIME_TEXT, OnnxNode, Refusal, onnx_operator
 
@@ -120,10 +121,10 @@ class Dft(Croppable, Rowwise, Operator):
         end = first + (len(frames) - 1) * self.step + self._read(node.sig)
         if not self.step or first < 0 or end > x.shape[1]:
             return None
-        box = whole(node.output.type.shape)
-        reads = replaced(whole(x.shape), {1: range(first, end)})
+        box, is_all = whole(node.output.type.shape), len(frames) == self.frames
+        reads = whole(x.shape) if is_all else replaced(whole(x.shape), {1: range(first, end)})
         constants = tuple(None if v is None else whole(v.type.shape) for v in node.inputs[1:])
-        op = replace(self, frames=len(frames), before=0, reflects=False)
+        op = self if is_all else replace(self, frames=len(frames), before=0, reflects=False)
         return Crop(op, replaced(box, {1: frames}), (reads, *constants))
 
     def _read(self, sig: Signature) -> int:
@@ -175,8 +176,23 @@ class Dft(Croppable, Rowwise, Operator):
         }
         if self.form in POWERS:
             operands["spectrum"] = builder.scratch(f"{node.output.name}.spectrum", x.dtype, 2 * (points + packed))
-        variant = f"{self.form}_{x.dtype.tag}"
-        builder.call(node, Call(DFT, operands, [params], [self._options(node.sig)], variant=variant))
+        call = Call(
+            DFT,
+            operands,
+            [params],
+            [self._options(node.sig)],
+            overlaps=overlap(x, node.output.type, self._traversal(node.sig)) if self.form in POWERS else (),
+            variant=f"{self.form}_{x.dtype.tag}",
+        )
+        builder.call(node, call)
+
+    def _traversal(self, sig: Signature) -> Traversal:
+        """Return the order in which powers are computed: a frame is written when all of its samples are read."""
+        batch, samples, _ = sig.input(0).shape
+        start = np.arange(self.frames) * self.step - self.before
+        mirrored = 2 * (samples - 1) - (start + self._read(sig) - 1)
+        first = np.clip(np.minimum(start, mirrored) if self.reflects else start, 0, samples)
+        return Traversal.runs(np.arange(batch)[:, None] * samples + first, sig.output.shape[2])
 
     def _is_short(self, sig: Signature) -> bool:
         """Return whether frames have fewer samples than the transform."""
@@ -197,13 +213,18 @@ class Dft(Croppable, Rowwise, Operator):
             padding="reflect" if self.reflects else "zeros" if self.before else "",
             short=self._is_short(sig),
             banded=len(sig.inputs) > 2,
-            first_pass=4 if (points // odd).bit_length() % 2 else 2,
+            first_pass=_first_radix(points // odd),
         )
 
     def _factors(self, count: int) -> Array:
         """Return exp(∓2πik / length) for k < count, as real and imaginary parts."""
         angles = (2.0 if self.inverse else -2.0) * np.pi * np.arange(count) / self.length
         return np.stack([np.cos(angles), np.sin(angles)], -1)
+
+
+def _first_radix(points: int) -> int:
+    """Return the radix of the first step of a transform of a power of two: then, the others have radix 4."""
+    return 1 if points == 1 else 4 if points.bit_length() % 2 else 2
 
 
 def spans_of(filters: Array) -> Array:
@@ -216,7 +237,7 @@ def _bands(builder: Builder, filters: Array) -> dict[str, Buffer]:
     """Return the constants that hold the filters without the zeros around their weights."""
     spans = spans_of(filters)
     weights = [row[first : first + count] for row, (first, count) in zip(filters, spans, strict=True)]
-    packed = np.concatenate([*weights, np.zeros(not spans[:, 1].any(), filters.dtype)])
+    packed = np.concatenate([*weights, np.zeros(int(not spans[:, 1].any()), filters.dtype)])
     return {"spans": builder.const("dft.spans", spans), "weights": builder.const("dft.weights", packed)}
 
 

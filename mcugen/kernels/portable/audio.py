@@ -54,7 +54,7 @@ class DftOptions(Options):
     padding: Annotated[str, "what lies around the signal: empty if nothing in front of it, else zeros or reflect"]
     short: Annotated[bool, "whether a frame has fewer samples than the transform"]
     banded: Annotated[bool, "whether y has weighted sums over frequency bands"]
-    first_pass: Annotated[int, "radix of the first step: 2 if the number of factors 2 is odd, else 4"]
+    first_pass: Annotated[int, "radix of the first step: 4, 2 if the number of factors 2 is odd, 1 if there are none"]
 
 
 DFT = Kernel(
