@@ -11,9 +11,9 @@ import numpy as np
 
 from mcugen.core.errors import ModelError
 from mcugen.hir.crop import Box, Crop, contiguous, replaced, whole
-from mcugen.hir.graph import Node, Value
+from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, RowForm, RowWindow, Signature
-from mcugen.hir.traits import Croppable, Rowwise
+from mcugen.hir.traits import Croppable, Rowwise, Simplifiable
 from mcugen.hir.types import Array, TensorType
 from mcugen.kernels.portable.audio import DFT, DftOptions, DftParams
 from mcugen.lir.builder import Builder
@@ -31,7 +31,7 @@ POWERS = ("power", "magnitude")
 """Forms of a Fourier transform whose results are |z|² or |z| of the complex numbers z of half of a spectrum."""
 
 
-class Dft(Croppable, Rowwise, Operator):
+class Dft(Croppable, Rowwise, Simplifiable, Operator):
     """y[b, f, k] = Σ_j window[j] · x[b, f · step − before + j] · exp(∓2πijk / length): transforms of frames.
 
     x is [batch, samples, 1] if real, or [batch, samples, 2] with real and imaginary parts; samples beyond its ends are
@@ -102,6 +102,13 @@ class Dft(Croppable, Rowwise, Operator):
         """Return the real multiplications by twiddle factors in all frames."""
         _, points, odd = self._plan(sig.input(0))
         return 2 * sig.input(0).shape[0] * self.frames * points * (odd - 1 + (points // odd).bit_length() - 1)
+
+    def simplify(self, node: Node, graph: Graph) -> Value | None:
+        """Return the input in the output's shape for a transform of one complex number, as TensorFlow Lite has; else None."""
+        is_plain = self.length == 1 and self.frames == 1 and self.form == "full" and len(node.inputs) == 1
+        if not is_plain or node.input(0).type.shape[1:] != (1, 2):
+            return None
+        return graph.add(Reshape(node.output.type.shape), [node.input(0)], node.origin, before=node).output
 
     def by_rows(self, sig: Signature) -> RowForm | None:
         """Return how to transform one frame after the other (line-buffer fusion); None for several or mirrored signals.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ import numpy as np
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import Operator, Signature
 from mcugen.hir.traits import readers_behind
-from mcugen.hir.types import Array, DType
+from mcugen.hir.types import Array, DType, Shape
 from mcugen.numerics.fourier_matrix import MIN_POINTS, FourierMatrices, FourierRows, find_fourier_matrices
 from mcugen.ops.audio import POWERS, Dft, spans_of
 from mcugen.ops.conv import Conv
@@ -21,7 +22,7 @@ from mcugen.ops.movement import Pad, Reshape, Slice, Transpose
 from mcugen.ops.padding import Extend
 from mcugen.ops.pointwise import Binary, Unary, operands_of
 from mcugen.ops.reduce import Reduce
-from mcugen.passes.rewrite import Rewriting, RewriteOutcome, pattern
+from mcugen.passes.rewrite import RewriteOutcome, Rewriting, pattern
 
 MAX_FRAMED_ELEMENTS = 1 << 22
 """Largest number of elements of frames whose positions in a signal are followed."""
@@ -141,9 +142,11 @@ def _windowed(value: Value, samples: int) -> tuple[Value, Value | None]:
             break
         value = source
     for x, window in operands_of(value, "Mul"):
-        if window.data is not None and window.type.shape[-1:] == (samples,) and window.type.count == samples:
-            if x.type.shape == value.type.shape:
-                return value, window
+        is_window = window.data is not None and window.type.shape[-1:] == (samples,) and window.type.count == samples
+        if is_window and x.type.shape == value.type.shape:
+            return value, window
+    while value.producer is not None and isinstance(value.producer.op, Reshape):
+        value = value.producer.input(0)
     return value, None
 
 
@@ -282,92 +285,97 @@ def fold_frame_padding(graph: Graph, node: Node) -> RewriteOutcome:
 # ----------------------------------------------------------------------------------------------------- powers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _View:
     """A tensor that movements make of a transform's result.
 
     Attributes:
         transform: The node that transforms.
-        moves: The movements, in order; changes of sign are left out.
+        at: For each element of the tensor, its number in the transform's result.
     """
 
     transform: Node
-    moves: tuple[Node, ...]
+    at: Array
 
     @staticmethod
-    def of(graph: Graph, value: Value, *, alone: bool = False) -> _View | None:
+    def of(graph: Graph, value: Value, form: Sequence[str], *, signed: bool = True) -> _View | None:
         """Return the view that a value is; None if it is something else.
 
         Args:
             graph: The graph.
             value: The value.
-            alone: Whether nobody else may read the values between.
+            form: Forms that the transform may have.
+            signed: Whether signs matter, and nobody else may read the values between.
         """
         moves: list[Node] = []
-        while value.producer is not None and (not alone or graph.only_user(value) is not None):
+        while value.producer is not None and (not signed or graph.only_user(value) is not None):
             node = value.producer
             if isinstance(node.op, Dft):
-                return _View(node, tuple(moves))
-            if isinstance(node.op, Reshape | Transpose | Slice):
+                numbers = np.arange(value.type.count).reshape(value.type.shape)
+                return _View(node, _moved(numbers, moves)) if node.op.form in form else None
+            source = node.input(0)
+            if isinstance(node.op, _MOVES) and all(v is None or v.is_constant for v in node.inputs[1:]):
                 moves.insert(0, node)
-            elif alone or node.op != Unary("Neg"):
+            elif signed or (source := _unsigned(node)) is None:
                 return None
-            value = node.input(0)
+            value = source
         return None
 
-    def part(self) -> tuple[int, Slice, list[Operator]] | None:
-        """Return the part of numbers that is seen, the slice as that of the real part, and later movements."""
-        if not self.moves or not isinstance(self.moves[0].op, Slice):
-            return None
-        op = self.moves[0].op
-        if op.sizes[-1] != 1 or len(op.sizes) != 4:
-            return None
-        return op.starts[-1], replace(op, starts=(*op.starts[:-1], 0)), [node.op for node in self.moves[1:]]
+
+def _unsigned(node: Node) -> Value | None:
+    """Return x of a node that changes only signs of x."""
+    if node.op == Unary("Neg"):
+        return node.input(0)
+    pairs = operands_of(node.output, "Mul")
+    return next((x for x, s in pairs if s.data is not None and (np.abs(s.data) == 1).all()), None)
+
+
+def _moves_of(powers: Shape, at: Array) -> list[Operator] | None:
+    """Return how powers [batch, frames, bins, 1] become a tensor whose elements have these numbers; None if unknown."""
+    batch, frames, bins = powers[:3]
+    first, stop = int(at.min()) % bins, int(at.max()) % bins + 1
+    numbers = np.arange(batch * frames * bins).reshape(powers[:3])[:, :, first:stop]
+    shape = (batch, frames, stop - first)
+    cut: list[Operator] = [Slice((0, 0, first, 0), (*shape, 1), (1, 1, 1, 1))] if stop - first < bins else []
+    if np.array_equal(at.reshape(-1), numbers.reshape(-1)):
+        return [*cut, Reshape(at.shape)]
+    if np.array_equal(at.reshape(-1), numbers.transpose(0, 2, 1).reshape(-1)):
+        return [*cut, Reshape(shape), Transpose((0, 2, 1)), Reshape(at.shape)]
+    return None
+
+
+def _replace_by_powers(graph: Graph, node: Node, transform: Node, form: str, at: Array) -> RewriteOutcome:
+    """Replace a node by powers or magnitudes, whose numbers are given for each element of the node's result."""
+    assert isinstance(transform.op, Dft)
+    op = replace(transform.op, form=form)
+    moves = _moves_of(op.infer(*(None if v is None else v.type for v in transform.inputs))[0].shape, at)
+    if moves is None:
+        return "the powers are in another order than frames and bins"
+    origin, names = (*transform.origin, *node.origin), [f"{node.output.name}.{form}"]
+    value = graph.add(op, transform.inputs, origin, names=names, before=transform).output
+    for move in moves[:-1]:
+        value = graph.add(move, [value], node.origin, before=node).output
+    graph.rewrite(node, moves[-1], [value], types=[node.output.type])
+    return True
 
 
 @pattern(Binary)
 def recognize_power(graph: Graph, node: Node) -> RewriteOutcome:
-    """re² + im² of the parts of a Dft → Dft of form power, moved like its parts."""
+    """re² + im² of the parts of a Dft → Dft of form power."""
     if node.op != Binary("Add"):
         return False
     squares = [_squared(node.input(index)) for index in (0, 1)]
-    views = [None if value is None else _View.of(graph, value) for value in squares]
-    parts = [None if view is None else view.part() for view in views]
-    if views[0] is None or views[1] is None or parts[0] is None or parts[1] is None:
+    first, second = (None if value is None else _View.of(graph, value, ("half",), signed=False) for value in squares)
+    if first is None or second is None:
         return False
-    transform = views[0].transform
-    is_same = transform is views[1].transform and parts[0][1:] == parts[1][1:] and parts[0][0] != parts[1][0]
-    if not is_same or not isinstance(transform.op, Dft) or transform.op.form != "half":
+    if first.transform is not second.transform or not np.array_equal(first.at ^ 1, second.at):
         return "the squares are of other parts of spectra"
-    _move_power(graph, node, transform, replace(transform.op, form="power"), views[0].moves, parts[0][1])
-    return True
+    return _replace_by_powers(graph, node, first.transform, "power", first.at // 2)
 
 
 def _squared(value: Value) -> Value | None:
     """Return x if a value is x · x."""
     return next((a for a, b in operands_of(value, "Mul") if a is b), None)
-
-
-def _move_power(
-    graph: Graph, node: Node, transform: Node, op: Dft, moves: Sequence[Node], cut: Slice | None = None
-) -> None:
-    """Replace a node by powers that are moved like the parts of a transform.
-
-    Args:
-        graph: The graph.
-        node: The node, which reads the transform.
-        transform: The node that transforms.
-        op: The transform of powers.
-        moves: The movements to repeat.
-        cut: What takes the place of the first of them.
-    """
-    origin, names = (*transform.origin, *node.origin), [f"{node.output.name}.{op.form}"]
-    value = graph.add(op, transform.inputs, origin, names=names, before=transform).output
-    for move in moves:
-        operator = cut if cut is not None and move is moves[0] else move.op
-        value = graph.add(operator, [value, *move.inputs[1:]], move.origin, before=node).output
-    shape = node.output.type.shape
-    graph.rewrite(node, Reshape(shape), [value], types=[node.output.type])
 
 
 @pattern(Reduce)
@@ -376,30 +384,22 @@ def recognize_reduced_power(graph: Graph, node: Node) -> RewriteOutcome:
     op, value = node.op, node.input(0)
     assert isinstance(op, Reduce)
     square = _squared(value) if op.function == "sum" else value if op.function == "sumsquare" else None
-    view = None if square is None or op.axes != (value.type.rank - 1,) else _View.of(graph, square)
-    if view is None or not isinstance(view.transform.op, Dft) or view.transform.op.form != "half":
+    view = None if square is None or len(op.axes) != 1 else _View.of(graph, square, ("half",), signed=False)
+    if view is None:
         return False
-    positions = _moved(
-        np.arange(view.transform.output.type.count).reshape(view.transform.output.type.shape), view.moves
-    )
-    if positions.shape[-1] != 2 or (positions[..., 1] != positions[..., 0] + 1).any() or (positions[..., 0] % 2).any():
+    parts = np.moveaxis(view.at, op.axes[0], -1)
+    if parts.shape[-1] != 2 or (parts[..., 1] != parts[..., 0] ^ 1).any():
         return "it adds other numbers than both parts"
-    if not all(isinstance(move.op, Transpose) for move in view.moves):
-        return "the spectrum is reshaped"
-    _move_power(graph, node, view.transform, replace(view.transform.op, form="power"), view.moves)
-    return True
+    return _replace_by_powers(graph, node, view.transform, "power", parts[..., 0].reshape(node.output.type.shape) // 2)
 
 
 @pattern(Unary)
 def recognize_magnitude(graph: Graph, node: Node) -> RewriteOutcome:
     """√ of a Dft of form power → Dft of form magnitude."""
-    view = _View.of(graph, node.input(0), alone=True) if node.op == Unary("Sqrt") else None
-    if view is None or not isinstance(view.transform.op, Dft) or view.transform.op.form != "power":
+    view = _View.of(graph, node.input(0), ("power",)) if node.op == Unary("Sqrt") else None
+    if view is None or len(view.transform.inputs) > 2:
         return False
-    if len(view.transform.inputs) > 2:
-        return False
-    _move_power(graph, node, view.transform, replace(view.transform.op, form="magnitude"), view.moves)
-    return True
+    return _replace_by_powers(graph, node, view.transform, "magnitude", view.at)
 
 
 # ------------------------------------------------------------------------------------------------------ bands
@@ -407,14 +407,12 @@ def recognize_magnitude(graph: Graph, node: Node) -> RewriteOutcome:
 
 @pattern(Dense, MatMul)
 def recognize_bands(graph: Graph, node: Node) -> RewriteOutcome:
-    """Dense(powers, filters) → Dft with the filters, if most of their weights are 0 outside of one range of bins each."""
+    """Dense(powers, filters) → Dft with the filters, if these are 0 but for a range of few bins each."""
     found = next(_filters(graph, node), None)
     if found is None:
         return False
-    view, filters, is_turned = found
-    transform = view.transform
-    spans = spans_of(filters)
-    if 2 * spans[:, 1].sum() > filters.size:
+    transform, filters, is_turned = found
+    if 2 * spans_of(filters)[:, 1].sum() > filters.size:
         return "the filters overlap much"
     constant = graph.constant(f"{node.output.name}.filters", filters)
     window = transform.inputs[1] if len(transform.inputs) > 1 else None
@@ -427,28 +425,21 @@ def recognize_bands(graph: Graph, node: Node) -> RewriteOutcome:
     return True
 
 
-def _filters(graph: Graph, node: Node) -> Iterator[tuple[_View, Array, bool]]:
-    """Yield the powers that a layer reads, its filters [bands, bins], and whether bins are the rows of the powers."""
+def _filters(graph: Graph, node: Node) -> Iterator[tuple[Node, Array, bool]]:
+    """Yield the transform whose powers a layer reads, filters [bands, bins], and whether bins are rows of powers."""
     if not _has_filters(node):
         return
     for index in (0, 1):
-        filters, view = node.input(1 - index).data, _View.of(graph, node.input(index), alone=True)
-        if filters is None or view is None or not isinstance(view.transform.op, Dft):
-            continue
-        if (
-            view.transform.op.form not in POWERS
-            or len(view.transform.inputs) > 2
-            or filters.size != filters.shape[-1] * filters.shape[-2]
-        ):
+        data, view = node.input(1 - index).data, _View.of(graph, node.input(index), POWERS)
+        if data is None or view is None or len(view.transform.inputs) > 2 or data.size != math.prod(data.shape[-2:]):
             continue
         batch, frames, bins, _ = view.transform.output.type.shape
-        at = _moved(np.arange(batch * frames * bins).reshape(batch, frames, bins, 1), view.moves)
-        matrix = filters.reshape(filters.shape[-2:])
-        if index == 0 and at.shape[-1] == bins and np.array_equal(at.reshape(-1), np.arange(at.size)):
-            yield view, matrix if isinstance(node.op, Dense) else matrix.T, False
-        turned = np.arange(at.size).reshape(batch, frames, bins).transpose(0, 2, 1)
-        if index == 1 and at.shape[-2:] == (bins, frames) and np.array_equal(at.reshape(-1), turned.reshape(-1)):
-            yield view, matrix, True
+        numbers, matrix = np.arange(batch * frames * bins), data.reshape(data.shape[-2:])
+        if index == 0 and view.at.shape[-1] == bins and np.array_equal(view.at.reshape(-1), numbers):
+            yield view.transform, matrix if isinstance(node.op, Dense) else matrix.T, False
+        turned = numbers.reshape(batch, frames, bins).transpose(0, 2, 1).reshape(-1)
+        if index == 1 and view.at.shape[-2:] == (bins, frames) and np.array_equal(view.at.reshape(-1), turned):
+            yield view.transform, matrix, True
 
 
 def _has_filters(node: Node) -> bool:
