@@ -14,7 +14,7 @@ MIN_POINTS = 16
 """Least number of columns of a recognized matrix: shorter transforms gain nothing."""
 
 MATRIX_TOLERANCE = 1e-5
-"""Largest error of an element of a recognized matrix, relative to the largest one: -100 dB (float32 angles included)."""
+"""Largest error of an element of a recognized matrix, relative to the largest one: -100 dB, as float32 rounds."""
 
 _PROBED_ROWS = 9
 """Number of rows by which an order of rows is refused at first, as most matrices are no transforms."""
@@ -84,9 +84,9 @@ def find_fourier_matrices(matrices: Sequence[Array]) -> FourierMatrices | None:
     Args:
         matrices: Float matrices [rows, samples of a frame] that multiply the same frames.
     """
-    found = [_blocks_of(number, matrix.astype(np.float64)) for number, matrix in enumerate(matrices)]
-    parts = [pair for pair in found if pair is not None]
-    if not parts or len(parts) < len(found) or len({length for length, _ in parts}) > 1:
+    candidates = [_blocks_of(number, matrix.astype(np.float64)) for number, matrix in enumerate(matrices)]
+    parts = [pair for pair in candidates if pair is not None]
+    if not parts or len(parts) < len(candidates) or len({length for length, _ in parts}) > 1:
         return None
     length, blocks = parts[0][0], [block for _, group in parts for block in group]
     fit = _fit(length, blocks)

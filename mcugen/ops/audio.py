@@ -80,7 +80,8 @@ class Dft(Croppable, Rowwise, Simplifiable, Operator):
     def evaluate(self, sig: Signature, *arrays: Array) -> tuple[Array, ...]:
         """Compute each frame by numpy's FFT in float64."""
         frames = self._framed(sig, arrays[0].astype(np.float64))
-        window, filters = (*arrays[1:], None, None)[:2]
+        constants = iter(arrays[1:])  # Arrays of absent inputs are left out.
+        window, filters = (next(constants) if t is not None else None for t in (*sig.inputs[1:], None, None)[:2])
         frames = frames if window is None else frames * window
         if self.form == "real":
             return (np.fft.irfft(frames, self.length)[..., None].astype(arrays[0].dtype),)
@@ -104,7 +105,7 @@ class Dft(Croppable, Rowwise, Simplifiable, Operator):
         return 2 * sig.input(0).shape[0] * self.frames * points * (odd - 1 + (points // odd).bit_length() - 1)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Return the input in the output's shape for a transform of one complex number, as TensorFlow Lite has; else None."""
+        """Return the input of a transform of one complex number, which TensorFlow Lite writes; else None."""
         is_plain = self.length == 1 and self.frames == 1 and self.form == "full" and len(node.inputs) == 1
         if not is_plain or node.input(0).type.shape[1:] != (1, 2):
             return None

@@ -119,8 +119,8 @@ def _conv_frames(node: Node) -> _Frames | None:
     axes = [axis for axis in range(2, len(x)) if x[axis] > 1]
     if x[1] != 1 or len(axes) != 1 or w[axes[0]] < MIN_POINTS or set(op.window.dilations) != {1}:
         return None
-    time, rest = axes[0] - 2, [axis - 2 for axis in range(2, len(x)) if axis != axes[0]]
-    if any(w[a + 2] != 1 or op.window.before[a] or op.window.after[a] for a in rest):
+    time, others = axes[0] - 2, [axis - 2 for axis in range(2, len(x)) if axis != axes[0]]
+    if any(w[a + 2] != 1 or op.window.before[a] or op.window.after[a] for a in others):
         return None
     return _Frames(
         node.input(0), x[0], node.output.type.shape[axes[0]], op.window.strides[time], op.window.before[time]
@@ -198,32 +198,32 @@ def _transform(graph: Graph, node: Node, frames: _Frames, matrices: Sequence[tup
     """Replace layers whose weights are one transform; else this layer alone, if its weights are one."""
     alone = [pair for pair in matrices if pair[0] is node]
     for pairs in (matrices, alone):
-        found = find_fourier_matrices([matrix for _, matrix in pairs])
-        if found is None:
+        transform = find_fourier_matrices([matrix for _, matrix in pairs])
+        if transform is None:
             continue
-        spectrum = Dft(found.length, frames.count, frames.step, form="half", before=frames.before)
+        spectrum = Dft(transform.length, frames.count, frames.step, form="half", before=frames.before)
         samples = frames.signal.type.with_shape((frames.batch, frames.signal.type.count // frames.batch, 1))
         transform_products = spectrum.macs(Signature((samples,), (node.output.type,)))
         products = frames.batch * frames.count * sum(matrix.size for _, matrix in pairs)
         if products < MIN_SAVED_PRODUCTS * transform_products:
-            return f"a transform of {found.length} points has too large an odd factor"
-        _replace(graph, frames, spectrum, found, [n for n, _ in pairs])
+            return f"a transform of {transform.length} points has too large an odd factor"
+        _replace(graph, frames, spectrum, transform, [n for n, _ in pairs])
         return True
     return False
 
 
-def _replace(graph: Graph, frames: _Frames, op: Dft, found: FourierMatrices, nodes: Sequence[Node]) -> None:
+def _replace(graph: Graph, frames: _Frames, op: Dft, matrices: FourierMatrices, nodes: Sequence[Node]) -> None:
     """Replace layers by parts of a spectrum."""
     order = {n: number for number, n in enumerate(graph.nodes)}
     first = min(nodes, key=order.__getitem__)
     signal, samples = frames.signal, frames.signal.type.count // frames.batch
     x = graph.add(Reshape((frames.batch, samples, 1)), [signal], first.origin, before=first).output
-    window = found.window.astype(np.float32)
-    is_flat = len(window) == found.length and np.array_equal(window, np.ones_like(window))
+    window = matrices.window.astype(np.float32)
+    is_flat = len(window) == matrices.length and np.array_equal(window, np.ones_like(window))
     factors = [] if is_flat else [graph.constant(f"{signal.name}.window", window)]
     origin = [name for node in nodes for name in node.origin]
     spectrum = graph.add(op, [x, *factors], origin, names=[f"{first.output.name}.spectrum"], before=first).output
-    for node, rows in zip(nodes, found.rows, strict=True):
+    for node, rows in zip(nodes, matrices.rows, strict=True):
         _take_rows(graph, node, spectrum, rows)
 
 
@@ -313,10 +313,12 @@ class _View:
             if isinstance(node.op, Dft):
                 numbers = np.arange(value.type.count).reshape(value.type.shape)
                 return _View(node, _moved(numbers, moves)) if node.op.form in form else None
-            source = node.input(0)
+            source: Value | None = node.input(0)
             if isinstance(node.op, _MOVES) and all(v is None or v.is_constant for v in node.inputs[1:]):
                 moves.insert(0, node)
-            elif signed or (source := _unsigned(node)) is None:
+            elif not signed:
+                source = _unsigned(node)
+            if source is None or (signed and node not in moves):
                 return None
             value = source
         return None
@@ -408,10 +410,10 @@ def recognize_magnitude(graph: Graph, node: Node) -> RewriteOutcome:
 @pattern(Dense, MatMul)
 def recognize_bands(graph: Graph, node: Node) -> RewriteOutcome:
     """Dense(powers, filters) → Dft with the filters, if these are 0 but for a range of few bins each."""
-    found = next(_filters(graph, node), None)
-    if found is None:
+    banded = next(_filters(graph, node), None)
+    if banded is None:
         return False
-    transform, filters, is_turned = found
+    transform, filters, is_turned = banded
     if 2 * spans_of(filters)[:, 1].sum() > filters.size:
         return "the filters overlap much"
     constant = graph.constant(f"{node.output.name}.filters", filters)
