@@ -119,8 +119,8 @@ def _conv_frames(node: Node) -> _Frames | None:
     axes = [axis for axis in range(2, len(x)) if x[axis] > 1]
     if x[1] != 1 or len(axes) != 1 or w[axes[0]] < MIN_POINTS or set(op.window.dilations) != {1}:
         return None
-    time, others = axes[0] - 2, [axis - 2 for axis in range(2, len(x)) if axis != axes[0]]
-    if any(w[a + 2] != 1 or op.window.before[a] or op.window.after[a] for a in others):
+    time, short_axes = axes[0] - 2, [axis - 2 for axis in range(2, len(x)) if axis != axes[0]]
+    if any(w[a + 2] != 1 or op.window.before[a] or op.window.after[a] for a in short_axes):
         return None
     return _Frames(
         node.input(0), x[0], node.output.type.shape[axes[0]], op.window.strides[time], op.window.before[time]
