@@ -18,6 +18,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import Array
 from mcugen.numerics.fourier_matrix import find_fourier_matrices
 from mcugen.pipelines.spectrum import Bands
+from mcugen.simulation import simulate
 
 SAMPLES = 600
 
@@ -223,6 +224,31 @@ def test_parts_and_magnitudes_run_in_c(form: Callable[[Net, Front], Parts]):
     net.output(*(net.op("Identity", part, out=f"y{n}") for n, part in enumerate(parts)))
     net.output(net.op("Sqrt", power(net, parts), out="magnitude"))
     run(net.model())
+
+
+@pytest.mark.parametrize(
+    "front",
+    [Front(256, 256, 100), Front(128, 100, 64), Front(64, 64, 16, "reflect")],
+    ids=["radix_4", "radix_2", "mirrored"],
+)
+def test_vectors_of_helium_give_the_same(front: Front):
+    """Magnitudes, and sums over bands of powers, on a Cortex-M55."""
+    net = Net(18)
+    values = power(net, conv_pair(net, front))
+    net.output(net.op("Sqrt", values, out="magnitude"))
+    check_simulated(net.model())
+    net = Net(18)
+    bands = net.const(filters(front.points, 8))
+    net.output(net.op("MatMul", power(net, conv_pair(net, front)), bands, out="bands"))
+    check_simulated(net.model())
+
+
+def check_simulated(model: onnx.ModelProto) -> None:
+    """Compare C for a Cortex-M55 with ONNX Runtime."""
+    feeds = random_feeds(model)
+    program = compile_model(model, "corstone300")
+    (outputs,) = simulate(program.bundle, program.board, [feeds]).outputs
+    assert_close(outputs, onnxruntime_outputs(model, feeds), 2e-5)
 
 
 def test_rows_of_a_matrix_are_frames():
