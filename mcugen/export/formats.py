@@ -11,10 +11,11 @@ from mcugen.export.build_systems import CMAKE, MAKE
 from mcugen.export.declaration import Format
 from mcugen.export.frameworks import ESP_IDF, PICO_SDK, ZEPHYR
 from mcugen.export.ides import IAR, KEIL, MCUXPRESSO, STM32CUBE
+from mcugen.export.kits import KIT
 from mcugen.export.micropython import MICROPYTHON
 from mcugen.export.packs import CMSIS_PACK
 
-_ALL = (
+_PROJECT_FORMATS = (
     CMAKE,
     MAKE,
     ARDUINO,
@@ -27,8 +28,8 @@ _ALL = (
     STM32CUBE,
     IAR,
     KEIL,
-    MICROPYTHON,
 )
+_ALL = (*_PROJECT_FORMATS, MICROPYTHON, KIT)
 
 FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
 """All package formats by the value of `--format`, in the order of docs/how-to/export.md."""

@@ -52,6 +52,10 @@ _MAX_FETCHED_BYTES = 1 << 16
 _MAX_COMPARED_FLOATS = 1 << 10
 """Largest number of elements that are compared by value in a float tensor whose bits differ."""
 
+MAX_CLOCK_DEVIATION = 0.02
+"""Largest deviation of the firmware's clock from the board file's, as a share, that is no note: more than oscillators
+have."""
+
 
 @dataclass(frozen=True)
 class ValidationSetup:
@@ -414,6 +418,7 @@ def _report(
     session.notes += [oracle.note] if oracle.note else []
     run, stacks = _simulate(compiled, board.samples[0]) if wiring.simulates else (None, None)
     figures = compiled.report
+    session.notes += _clock_notes(board.identity.clock_hz, compiled.board)
     return ValidationReport(
         model=figures.model,
         board=figures.board,
@@ -435,6 +440,13 @@ def _report(
         layers=_layers(session, run, stacks),
         notes=(*figures.notes, *samples.notes, *dict.fromkeys(session.notes)),
     )
+
+
+def _clock_notes(clock_hz: int, board: Board) -> list[str]:
+    """Return a note if the firmware's counter has another frequency than the CPU's clock in the board file."""
+    if not clock_hz or abs(clock_hz - board.clock_hz) <= MAX_CLOCK_DEVIATION * board.clock_hz:
+        return []
+    return [f"the firmware counts with {clock_hz / 1e6:g} MHz, the board file describes {board.clock_hz / 1e6:g} MHz"]
 
 
 def _simulate(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple[int, ...] | None]:
