@@ -82,14 +82,12 @@ def with_uniform_literals(drafts: Sequence[Draft]) -> list[Draft]:
 
 def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     program, form, env = draft.program, draft.form, environment(draft.source.templates)
-    name = program.name
-    inputs, outputs = _input_ports(program), _output_ports(program)
+    name, inputs, outputs = program.name, _input_ports(program), _output_ports(program)
     memory = MemoryContext(program, draft.placement, form.weights, shared)
     is_shared, is_learning = _uses_two_cores(program), program.lesson is not None
     used_names = _taken(name, memory, (*inputs, *outputs), form, is_shared=is_shared, is_learning=is_learning)
     renderer = Renderer(program, env, draft.source.features, own_names(used_names | shared.names), memory, shared)
-    stored = [memory.blob.place] if memory.blob else []
-    sized = SizedParams(program.symbols, size_expressions(renderer), renderer.unique, *stored)
+    sized = _sized_params(renderer, memory)
     lines = lines_of(renderer, sized, form.steps, form.cached)
     layers = layers_of(program, renderer.functions.names)
     context = {
@@ -102,19 +100,20 @@ def _bundle(draft: Draft, shared: SharedCode) -> Bundle:
     context |= divide_between_cores(context)
     context["parameters"] = _read_by_steps(context)
     context["manual"] = manual(_facts(draft, memory, context))
+    context |= _monitor_context(form, program, memory, lines, context)
     code = form.input_code(inputs[0].accessor, _encoder(name, context["all_inputs"][0])) if form.input_code else None
     checked_input = code.checked if code and form.checks else ()
     context["has_checks"] = bool(context["checked"] or checked_input)
     blobs = _weights_file(env, memory, context)
-    context["monitor"] = _monitor_context(form, program, memory, step_layers(lines), context)
     texts = rendered(env, context, {f"{name}{ending}": template for ending, template in _MODEL_FILES.items()})
     checked = None
     if form.validation and not shared.name:
         checked = validation_of(program, memory, texts, blobs.get(f"{name}_weights.bin"))
         texts |= validation_texts(env, program, memory, checked, renderer.names, context)
-    input_files = _input_files(env, code, context | _checks_context(name, checked_input, "check_input", "_input"))
-    texts |= input_files | _monitor_files(env, context)
-    context["c_files"] += [file for file in input_files if file.endswith(".c")]
+    more = _input_files(env, code, context | _checks_context(name, checked_input, "check_input", "_input"))
+    more |= _monitor_files(env, context)
+    texts |= more
+    context["c_files"] += [file for file in more if file.endswith(".c")]
     texts |= _headers(_additional_headers(context, is_learning=is_learning, is_updatable=memory.updatable))
     if not shared.name:
         own_texts = folder_texts(env, context, draft.report, {*texts, *blobs})
@@ -151,12 +150,8 @@ def _additional_headers(context: Mapping[str, Any], *, is_learning: bool, is_upd
 
 
 def _monitor_files(env: jinja2.Environment, context: dict[str, Any]) -> dict[str, str]:
-    """Return the files of a monitor, whose C file is added to the context; none without `--monitor`."""
-    if context["monitor"] is None:
-        return {}
-    texts = monitor_texts(env, context)
-    context["c_files"] += [file for file in texts if file.endswith(".c")]
-    return texts | _headers((MONITOR_HEADER,))
+    """Return the files of a monitor; none without `--monitor`."""
+    return {} if context["monitor"] is None else monitor_texts(env, context) | _headers((MONITOR_HEADER,))
 
 
 def _ports_by_name(program: Program, context: Mapping[str, Any]) -> dict[tuple[bool, str], Mapping[str, Any]]:
@@ -165,14 +160,23 @@ def _ports_by_name(program: Program, context: Mapping[str, Any]) -> dict[tuple[b
     return {(is_in, e.name): t for is_in, ends, key in sides for e, t in zip(ends, context[key], strict=True)}
 
 
+def _sized_params(renderer: Renderer, memory: MemoryContext) -> SizedParams:
+    stored = [memory.blob.place] if memory.blob else []
+    return SizedParams(renderer.program.symbols, size_expressions(renderer), renderer.unique, *stored)
+
+
 def _monitor_context(
-    form: FolderOptions, program: Program, memory: MemoryContext, steps: Sequence[int], context: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return the template context of the monitor; None without `--monitor`."""
+    form: FolderOptions,
+    program: Program,
+    memory: MemoryContext,
+    lines: Sequence[RunStatement],
+    context: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the template context of the monitor, under "monitor": None without `--monitor`."""
     if form.monitor is None:
-        return None
-    results = _layer_results(form.monitor, program, memory, steps)
-    return monitor_context(form.monitor, _ports_by_name(program, context), results, context)
+        return {"monitor": None}
+    results = _layer_results(form.monitor, program, memory, step_layers(lines))
+    return {"monitor": monitor_context(form.monitor, _ports_by_name(program, context), results, context)}
 
 
 def _layer_results(
