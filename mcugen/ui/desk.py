@@ -86,17 +86,8 @@ class Desk:
         except OSError:
             return None
 
-    def check(self) -> None:
-        """Start the checks that the present choices need: of the model, of samples, and whether boards fit."""
-        model = self._start(self.request(JobKind.MODEL))
-        settings = self.settings()
-        for name in dict.fromkeys((settings.get("calibration"), settings.get("data"))):
-            if name:
-                self._start(self.request(JobKind.SAMPLES, {"source": str(name)}))
-        if model is not None and model.state is JobState.DONE:
-            self._start_fits()
-
-    def _start(self, request: JobRequest | None) -> Job | None:
+    def ensure(self, request: JobRequest | None) -> Job | None:
+        """Return the job of a request, which starts unless it was started before; None if it cannot start."""
         known = self.job(request)
         if request is None or (known is not None and known.state is not JobState.INTERRUPTED):
             return known
@@ -104,15 +95,6 @@ class Desk:
             return self.jobs.submit(request)
         except McugenError:
             return None
-
-    def _start_fits(self) -> None:
-        """Start the check of all boards, and end one that runs for another model or other samples."""
-        request = self.request(JobKind.FITS)
-        known = self.job(request)
-        for other in self.jobs.all():
-            if other.request.kind is JobKind.FITS and other.state.is_open and other is not known:
-                self.jobs.cancel(other)
-        self._start(request)
 
     def explored(self, job: Job) -> Explored | None:
         """Return what a job of exploration has found so far; None if that is nothing."""

@@ -8,8 +8,8 @@ import re
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -20,12 +20,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from mcugen.core.errors import DoesNotFitError, InternalError, Interrupted, McugenError, printable
 from mcugen.core.limits import read_bounded
-from mcugen.distributed.job_process import JobLimits, JobProcess, LostProcessError
+from mcugen.distributed.job_process import JobLimits, JobProcess, LostProcessError, start_process_server
 from mcugen.distributed.pace import Pace
 from mcugen.distributed.processes import MAX_LOSSES
 from mcugen.distributed.sharing import Workers
 from mcugen.ui.project import Project
-from mcugen.ui.work import KEY_CHARACTERS, JobQueue, JobRequest, JobTask, run_job
+from mcugen.ui.work import KEY_CHARACTERS, USED_MODULES, JobQueue, JobRequest, JobTask, run_job
 
 _FILE = "job.json"
 """Name of the file that records a job in its folder of results."""
@@ -139,12 +139,11 @@ class Jobs:
     def __init__(self, project: Project, limits: JobLimits, workers: Workers) -> None:
         self._project, self._limits, self._workers = project, limits, workers
         self._jobs: dict[str, Job] = {}
-        self._queues: dict[JobQueue, deque[Job]] = {queue: deque() for queue in JobQueue}
-        self._change = threading.Condition()
+        self._queues = {queue: ThreadPoolExecutor(1) for queue in JobQueue}
+        self._change = threading.Lock()
         self._is_closed = False
+        start_process_server(USED_MODULES)
         self._load()
-        for queue in self._queues.values():
-            threading.Thread(target=self._serve, args=(queue,), daemon=True).start()
 
     def all(self) -> Sequence[Job]:
         """Return all jobs, the latest first."""
@@ -181,8 +180,7 @@ class Jobs:
                 return known
             job = self._jobs[key] = Job(request, key=key)
             self._record(job)
-            self._queues[request.kind.queue].append(job)
-            self._change.notify_all()
+            self._queues[request.kind.queue].submit(self._serve, job)
         self._forget_oldest()
         return job
 
@@ -190,7 +188,6 @@ class Jobs:
         """End a job that waits or runs; others are not changed."""
         with self._change:
             if job.state is JobState.WAITING:
-                self._queues[job.request.kind.queue].remove(job)
                 self._finish(job, JobState.CANCELLED)
             job.is_cancelled, process = True, job.process
         if process is not None:
@@ -199,8 +196,8 @@ class Jobs:
     def close(self) -> None:
         """End all jobs, with the processes that they started; they count as interrupted."""
         self._is_closed = True
-        with self._change:
-            self._change.notify_all()
+        for queue in self._queues.values():
+            queue.shutdown(wait=False, cancel_futures=True)
         for job in self.all():
             if job.state is JobState.RUNNING:
                 self.cancel(job)
@@ -232,22 +229,18 @@ class Jobs:
                 self._jobs.pop(job.key, None)
                 shutil.rmtree(self.folder(job), ignore_errors=True)
 
-    def _serve(self, queue: deque[Job]) -> None:
-        """Run the jobs of one queue, one after the other, until the end of the server."""
-        while not self._is_closed:
-            with self._change:
-                while not queue and not self._is_closed:
-                    self._change.wait()
-                if self._is_closed:
-                    return
-                job = queue.popleft()
-                job.state = JobState.RUNNING
-                job.version += 1
-            began = time.monotonic()
-            state = self._run(job)
-            job.seconds = time.monotonic() - began
-            with self._change:
-                self._finish(job, state)
+    def _serve(self, job: Job) -> None:
+        """Run a job, unless it was cancelled while it waited."""
+        with self._change:
+            if job.state is not JobState.WAITING or self._is_closed:
+                return
+            job.state = JobState.RUNNING
+            job.version += 1
+        began = time.monotonic()
+        state = self._run(job)
+        job.seconds = time.monotonic() - began
+        with self._change:
+            self._finish(job, state)
 
     def _run(self, job: Job) -> JobState:
         """Run a job, again if its process is lost, and return its last state."""

@@ -15,7 +15,7 @@ from mcugen.options.settings import FILE
 from mcugen.ui.desk import Desk
 from mcugen.ui.jobs import Job
 from mcugen.ui.section import JobSection
-from mcugen.ui.widgets import Panel, command, notices, text
+from mcugen.ui.widgets import Panel, command, download, notices, text
 from mcugen.ui.work import JobKind
 
 
@@ -35,10 +35,9 @@ class PackageSection(JobSection):
     def build(self) -> Sequence[Panel]:
         """Build the content, and return its panels."""
         formats = Panel(lambda: self.desk.settings().get("board"), self.choose)
-        ui.button("Make the package", on_click=self.start).style("align-self: start")
-        package = self.result_panel()
+        ui.button("Make the package", on_click=lambda: self.start()).style("align-self: start")
         commands = Panel(lambda: (self.desk.settings(), self.format), self.show_commands)
-        return [formats, package, commands]
+        return [formats, self.own_panel(), commands]
 
     def choose(self) -> None:
         """Show the formats that suit the board to choose from, with the tools that use them."""
@@ -56,8 +55,7 @@ class PackageSection(JobSection):
 
     def show(self, job: Job, result: Mapping[str, Any]) -> None:
         """Show the link to the package, and the next steps."""
-        name = result["file"]
-        ui.link(f"Download {name}", f"/results/{job.key}/{name}").props("id=download download")
+        download(job, result["file"], f"Download {result['file']}")
         for number, step in enumerate(result["steps"], 1):
             text(f"{number}. {step}")
         notices((), result["notes"])

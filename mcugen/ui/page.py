@@ -18,6 +18,7 @@ from mcugen.ui.report_section import ReportSection
 from mcugen.ui.sample_section import SampleSection
 from mcugen.ui.section import PageSection
 from mcugen.ui.validate_section import ValidateSection
+from mcugen.ui.watch_section import WatchSection
 from mcugen.ui.widgets import Panel, box, text
 
 ASSETS = ("drawing.js", "vega.js", "page.js", "page.css")
@@ -33,6 +34,7 @@ ROWS: Sequence[Sequence[type[PageSection]]] = (
     (ExploreSection,),
     (ReportSection,),
     (PackageSection, ValidateSection),
+    (WatchSection,),
     (QueueSection,),
 )
 """The sections of the page; those of one row stand beside each other on a wide screen."""
@@ -52,7 +54,7 @@ def build_page(desk: Desk) -> None:
             f'<link rel="stylesheet" href="{address}">' if is_style else f'<script src="{address}" defer></script>'
         )
     ui.add_body_html(f"<script>document.body.dataset.maxUpload = {desk.limits.file_bytes}</script>")
-    panels: list[Panel] = []
+    panels, sections = list[Panel](), list[PageSection]()
     with ui.element("main").classes("shell"):
         _header(desk)
         panels.append(Panel(desk.fault, lambda: _show_fault(desk)))
@@ -60,10 +62,12 @@ def build_page(desk: Desk) -> None:
             with ui.element("div").classes("pair" if len(row) > 1 else "panel"):
                 for section in row:
                     with box(section.title, section.name):
-                        panels += section(desk).build()
+                        sections.append(section(desk))
+                        panels += sections[-1].build()
 
     def update() -> None:
-        desk.check()
+        for part in sections:
+            part.check()
         for panel in panels:
             panel.update()
 
@@ -76,8 +80,8 @@ def _header(desk: Desk) -> None:
         with ui.element("h1"):
             text("mcugen", "")
         text(f"Project {desk.project.root}", "quiet")
-        dark = ui.dark_mode(None)
-        ui.button("Light or dark", on_click=dark.toggle).props("flat dense size=sm").style("margin-left: auto")
+        toggle = ui.button("Light or dark").props("flat dense size=sm").style("margin-left: auto")
+        toggle.on("click", js_handler="() => Quasar.Dark.toggle()")
     text("", "text").props("id=upload-status role=status aria-live=polite")
 
 

@@ -14,14 +14,13 @@ from mcugen.codegen.write import write_text
 from mcugen.core.limits import read_bounded
 from mcugen.options.keywords import keyword_options
 from mcugen.options.settings import FILE, MAX_SETTINGS_BYTES, MODEL, read_settings, settings_kinds, settings_text
+from mcugen.options.table import OPTIONS
 
-MODELS, SAMPLES, RESULTS = "models", "samples", "results"
+MODELS, SAMPLES, SNAPSHOTS, RESULTS = "models", "samples", "snapshots", "results"
 """Names of the folders of a project."""
 
-MODEL_SUFFIXES = (".onnx", ".tflite", ".pt2")
-"""Ends of the names of models."""
-ARRAY_SUFFIXES = (".npz", ".npy")
-"""Ends of the names of files that hold all samples."""
+SUFFIXES = {MODELS: (".onnx", ".tflite", ".pt2"), SAMPLES: (".npz", ".npy"), SNAPSHOTS: (".bin", ".dat", ".json")}
+"""Ends of the names of models, of files that hold all samples, and of snapshots with reports, by folder."""
 
 PREPARING = ("calibration", "input-pipeline", "preprocess", "pixel-scale")
 """Keys of options on samples, which are left out where a model is only looked at."""
@@ -71,19 +70,15 @@ class Project:
         merged = {**self.settings(), **values}
         write_text(self.settings_file, settings_text({k: v for k, v in merged.items() if v not in (None, "")}))
 
-    def models(self) -> list[str]:
-        """Return the paths of the project's models, relative to its folder."""
-        return self._files(MODELS, MODEL_SUFFIXES)
+    def files(self, folder: str) -> list[str]:
+        """Return the paths of the files that belong in a folder of the project, relative to the project.
 
-    def sample_files(self) -> list[str]:
-        """Return the paths of the project's files of samples, relative to its folder."""
-        return self._files(SAMPLES, ARRAY_SUFFIXES)
-
-    def _files(self, folder: str, suffixes: tuple[str, ...]) -> list[str]:
+        Args:
+            folder: MODELS, SAMPLES or SNAPSHOTS.
+        """
         place = self.root / folder
-        if not place.is_dir():
-            return []
-        return [f"{folder}/{path.name}" for path in sorted(place.iterdir()) if path.suffix.lower() in suffixes]
+        known = sorted(place.iterdir()) if place.is_dir() else []
+        return [f"{folder}/{path.name}" for path in known if path.suffix.lower() in SUFFIXES[folder]]
 
     def command(self, name: str, arguments: Mapping[str, str]) -> str:
         """Return a command for a shell in the project folder that takes the options of mcugen.toml, written in full.
@@ -94,7 +89,8 @@ class Project:
         """
         settings = self.settings()
         words = ["mcugen", name, *([settings[MODEL]] if MODEL in settings else [])]
-        known = {key: value for key, value in settings.items() if key != MODEL}
+        taken = {option.name for option in OPTIONS if name in option.commands}
+        known = {key: value for key, value in settings.items() if key in taken}
         for key, value in {**known, **arguments}.items():
             for text in value if isinstance(value, list) else [value]:
                 if text is True:
@@ -118,9 +114,9 @@ def compile_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_samples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without the options on samples, by which a model is only imported.
+    """Return settings without the options on samples or that need some, by which a model is only imported.
 
     Args:
         settings: The options by name.
     """
-    return {key: value for key, value in settings.items() if key not in (*PREPARING, "data", "precision")}
+    return {key: value for key, value in settings.items() if key not in (*PREPARING, "data", "precision", "monitor")}

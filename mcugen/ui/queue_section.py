@@ -6,10 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from nicegui import ui
-
 from mcugen.ui.section import PageSection
-from mcugen.ui.widgets import Panel, line, text
+from mcugen.ui.widgets import Panel, cancel_button, line, text
 
 _MAX_SHOWN = 12
 """Largest number of jobs that are listed."""
@@ -32,10 +30,9 @@ class QueueSection(PageSection):
             text("None yet.", "quiet")
         for job in jobs:
             request = job.request
-            where = f" for {request.board}" if request.board else ""
+            about = f" of {request.model}" * bool(request.model) + f" for {request.board}" * bool(request.board)
             began = time.strftime("%H:%M", time.localtime(job.created))
             with line():
-                text(f"{began}  {request.kind.value} of {request.model}{where}: {job.state.value}")
+                text(f"{began}  {request.kind.value}{about}: {job.state.value}")
                 if job.state.is_open:
-                    button = ui.button("Cancel", on_click=lambda job=job: self.desk.jobs.cancel(job))
-                    button.props("outline dense size=sm")
+                    cancel_button(job, self.desk.jobs)

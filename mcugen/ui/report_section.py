@@ -10,7 +10,7 @@ from nicegui import ui
 
 from mcugen.ui.jobs import Job
 from mcugen.ui.section import JobSection
-from mcugen.ui.widgets import Panel, frame, line, notices, text
+from mcugen.ui.widgets import Panel, download, frame, line, notices, text
 from mcugen.ui.work import PAGE, REPORT, JobKind
 
 
@@ -22,9 +22,9 @@ class ReportSection(JobSection):
     def build(self) -> Sequence[Panel]:
         """Build the content, and return its panels."""
         with line():
-            ui.button("Compile and simulate", on_click=self.start)
+            ui.button("Compile and simulate", on_click=lambda: self.start())
             text("builds the C code, runs every sample in the simulator, and measures", "quiet")
-        return [self.result_panel()]
+        return [self.own_panel()]
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the command line that the report shows."""
@@ -36,5 +36,5 @@ class ReportSection(JobSection):
             for is_kept, sentence in result["verdict"]:
                 text(sentence, "text strong" if is_kept else "text strong bad")
         notices(result["warnings"], result["notes"])
-        ui.link("Report as data (JSON)", f"/results/{job.key}/{REPORT}").props("download")
+        download(job, REPORT, "Report as data (JSON)")
         frame(f"/results/{job.key}/{PAGE}", "Report")

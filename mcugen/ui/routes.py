@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse
@@ -21,7 +21,7 @@ from mcugen.reporting.pages import source
 from mcugen.reporting.stored import read_report
 from mcugen.ui.desk import Desk
 from mcugen.ui.page import ASSETS, build_page
-from mcugen.ui.uploads import TooLargeError, finish_samples, receive_model, receive_sample
+from mcugen.ui.uploads import TooLargeError, finish_samples, receive_file, receive_sample
 from mcugen.ui.work import EXPLORED, KEY_CHARACTERS, NETWORK, PAGE, REPORT, JobKind
 
 SHOWN_FILES = (PAGE, NETWORK, EXPLORED, REPORT)
@@ -82,13 +82,13 @@ def _add_uploads(app: FastAPI, desk: Desk) -> None:
             return Response(str(error), 413 if isinstance(error, TooLargeError) else 400, media_type="text/plain")
         return Response(status_code=204)
 
-    @app.put("/upload/model/{name}")
-    async def model(name: str, request: Request) -> Response:
-        return await answer(request, receive_model(desk.project, name, request.stream(), desk.limits))
-
     @app.put("/upload/samples/{folder}/{path:path}")
     async def sample(folder: str, path: str, request: Request) -> Response:
         return await answer(request, receive_sample(desk.project, folder, path, request.stream(), desk.limits))
+
+    @app.put("/upload/{folder}/{name}")
+    async def file(folder: Literal["models", "snapshots"], name: str, request: Request) -> Response:
+        return await answer(request, receive_file(desk.project, folder, name, request.stream(), desk.limits))
 
     @app.post("/upload/samples/{folder}")
     async def finish(folder: str, request: Request) -> Response:

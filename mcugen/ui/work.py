@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,13 +22,24 @@ from mcugen.options.keywords import Keywords
 
 if TYPE_CHECKING:
     from mcugen.api.compilation import Compilation
+    from mcugen.deploy.validation.figures import ValidationReport
+    from mcugen.explore.point import Outcome
     from mcugen.explore.search import Exploration
+    from mcugen.reporting.tables import TextTable
 
 KEY_CHARACTERS = 32
 """Number of hexadecimal digits of a job's key, which names its folder of results."""
 OUTCOMES, EXPLORED = "outcomes.json", "explore.html"
 REPORT, PAGE, NETWORK = "report.json", "report.html", "network.html"
 """Names of files in a folder of results."""
+VALIDATION = "validation"
+"""Format of a package that is the code of firmware for a validation."""
+_OBSERVED_SECONDS = 0.3
+"""Least time in seconds between two parts of a validation's result."""
+
+
+USED_MODULES = ("mcugen.api.compilation", "mcugen.explore.page", "mcugen.explore.prepare", "mcugen.reporting.network")
+"""Modules that jobs use and that take long to import, before the first job begins."""
 
 
 class JobQueue(StrEnum):
@@ -48,12 +60,14 @@ class JobKind(StrEnum):
     REPORT = "report"
     PACKAGE = "package"
     VALIDATE = "validate"
+    WATCH = "watch"
 
     @property
     def queue(self) -> JobQueue:
         """Return the queue of jobs of this kind: jobs that a user waits for do not queue behind long ones."""
-        quick = {JobKind.MODEL: JobQueue.CHECKS, JobKind.SAMPLES: JobQueue.CHECKS, JobKind.FITS: JobQueue.BOARDS}
-        return quick.get(self, JobQueue.RUNS)
+        if self in (JobKind.MODEL, JobKind.SAMPLES, JobKind.WATCH):
+            return JobQueue.CHECKS
+        return JobQueue.BOARDS if self is JobKind.FITS else JobQueue.RUNS
 
 
 @dataclass(frozen=True)
@@ -65,11 +79,11 @@ class JobRequest:
         model: Path of the model, relative to the project.
         board: Name of the board; "" if the job does not depend on it.
         options: Options as keywords of `mcugen.compile`; paths are relative to the project.
-        more: Arguments of this kind of job.
+        more: Arguments of this kind of job; a list may have paths, too.
     """
 
     kind: JobKind
-    model: str
+    model: str = ""
     board: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -83,14 +97,15 @@ class JobRequest:
         Raises:
             OSError: A file cannot be read.
         """
-        texts = [self.model, *map(str, self.options.values()), *map(str, self.more.values())]
+        values = [self.model, *self.options.values(), *self.more.values()]
+        texts = [str(text) for value in values for text in (value if isinstance(value, list) else [value])]
         files = [root / text for text in texts if text and len(text) < 4096 and (root / text).is_file()]
-        files += sorted((root / self.model).parent.glob(f"{Path(self.model).name}*[.-_]data"))
+        files += sorted((root / self.model).parent.glob(f"{Path(self.model).name}*[._-]data")) if self.model else []
         digests = [_file_digest(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         return fingerprint(code_digest(), asdict(self), digests)[:KEY_CHARACTERS]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1 << 15)
 def _file_digest(path: Path, size: int, modified: int) -> str:
     """Return the digest of a file; size and time tell whether it must be read again."""
     return fingerprint(path)
@@ -147,6 +162,7 @@ def _progress(emit: Emit) -> Callable[[str, int, int], None]:
 
 def _look_at_model(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Return inputs, outputs, operators and size of a model, and write the page with its graph."""
+    from mcugen.core.board import load_board
     from mcugen.reporting.network import network_page
 
     emit(("reading the model", 0, 2))
@@ -157,15 +173,16 @@ def _look_at_model(task: JobTask, emit: Emit) -> dict[str, Any]:
     compiled = net.compiled
     page = network_page(proto, compiled.graph, compiled.program, "host")
     (task.folder / NETWORK).write_text(page, encoding="utf-8")
-    figures = compiled.report.model
+    figures, ram, flash = compiled.report.model, compiled.report.ram.arena, compiled.report.flash.weights
+    boards = [load_board(name) for name in known_boards()]
+    room = sum(ram <= board.total_ram and flash <= board.total_flash for board in boards)
     return {
         "inputs": [_endpoint(e) for e in compiled.program.inputs],
         "outputs": [_endpoint(e) for e in compiled.program.outputs],
         "operators": dict(operators.most_common()),
         "macs": figures.macs,
         "parameters": figures.parameters,
-        "arena": compiled.report.ram.arena,
-        "weights": compiled.report.flash.weights,
+        "estimate": f"{room} of {len(boards)} boards have {ram:,} bytes of RAM and {flash:,} of flash, without code",
         "notes": list(compiled.report.notes),
         "warnings": list(compiled.report.warnings),
     }
@@ -176,21 +193,33 @@ def _endpoint(endpoint: Any) -> dict[str, Any]:
     return {"name": endpoint.name, "shape": list(endpoint.shape), "type": f"{endpoint.dtype.value}{quantized}"}
 
 
+def known_boards() -> list[str]:
+    """Return the names of all boards but this computer."""
+    from mcugen.core.board import board_names
+
+    return [name for name in board_names() if name != "host"]
+
+
 def _fit_boards(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Return whether the model fits each board, as `mcugen boards --fits` does."""
-    from mcugen.core.board import board_names
     from mcugen.core.options import GOALS
     from mcugen.explore.fits import board_fits
     from mcugen.explore.search import Explored, combinations
 
     precision = "int8" if task.request.options.get("calibration") else "float32"
-    names = [name for name in board_names() if name != "host"]
-    exploration = _exploration(task, emit, combinations(names, [precision], GOALS[:1]), simulate=False)
-    none, prices = exploration.demands, exploration.prices
-    exploration.arrived = lambda outcome: emit(
-        [asdict(fit) for fit in board_fits(Explored("", (outcome,), none, prices))]
-    )
-    return {"precision": precision, "fits": [asdict(fit) for fit in board_fits(exploration.run())]}
+    points = combinations(known_boards(), [precision], GOALS[:1])
+    exploration = _exploration(task, emit, points, simulate=False)
+    known: list[Outcome] = []
+
+    def shown(explored: Explored) -> dict[str, Any]:
+        return {"precision": precision, "fits": [asdict(fit) for fit in board_fits(explored)]}
+
+    def arrived(outcome: Outcome) -> None:
+        known.append(outcome)
+        emit(shown(Explored("", tuple(known), exploration.demands, exploration.prices)))
+
+    exploration.arrived = arrived
+    return shown(exploration.run())
 
 
 def _exploration(task: JobTask, emit: Emit, points: Sequence[Any], *, simulate: bool) -> Exploration:
@@ -240,43 +269,89 @@ def _report(task: JobTask, emit: Emit) -> dict[str, Any]:
     data = json.dumps(replace_infinities(report.to_json()), indent=2, allow_nan=False)
     (task.folder / REPORT).write_text(f"{data}\n", encoding="utf-8")
     (task.folder / PAGE).write_text(report_page(report), encoding="utf-8")
-    return {"verdict": verdict(report), "warnings": list(report.warnings), "notes": list(report.notes)}
+    result = {"verdict": verdict(report), "warnings": list(report.warnings), "notes": list(report.notes)}
+    return {**result, "is_monitored": report.monitor is not None}
 
 
 def _package(task: JobTask, emit: Emit) -> dict[str, Any]:
-    """Write the package for an IDE or a build system as one zip file."""
+    """Write the package for an IDE or a build system, or the code of firmware for validation, as one zip file."""
     from mcugen.export.formats import FORMATS
     from mcugen.export.task import Packaging
     from mcugen.export.zipped import zip_files
 
-    format_ = FORMATS[str(task.request.more["format"])]
-    net = _compilation(task, task.request.board)
+    chosen = str(task.request.more["format"])
+    net = _compilation(task, task.request.board, validation=chosen == VALIDATION)
     net.progress = _progress(emit)
-    folder = task.folder / "package"
-    exported = net.export(format_.name, folder, Packaging(zipped=bool(format_.archive), force=True))
-    name = net.compiled.bundle.name
-    if format_.archive:
-        (written,) = exported.installed.written
-        file = f"{name}-{format_.name}{Path(written).suffix}"
-        (folder / written).replace(task.folder / file)
+    folder, name = task.folder / "package", net.compiled.bundle.name
+    steps, notes, archives = list[str](), list[str](), list[str]()
+    if chosen == VALIDATION:
+        net.write(folder)
     else:
-        file = f"{name}-{format_.name}.zip"
+        format_ = FORMATS[chosen]
+        exported = net.export(chosen, folder, Packaging(zipped=bool(format_.archive), force=True))
+        steps, notes, archives = (
+            exported.steps,
+            exported.notes,
+            list(exported.installed.written) * bool(format_.archive),
+        )
+    if archives:
+        file = f"{name}-{chosen}{Path(archives[0]).suffix}"
+        (folder / archives[0]).replace(task.folder / file)
+    else:
+        file = f"{name}-{chosen}.zip"
         files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
         (task.folder / file).write_bytes(zip_files(files, f"{name}/"))
-    return {"file": file, "tool": format_.tool, "steps": exported.steps, "notes": exported.notes}
+    return {"file": file, "steps": steps, "notes": notes}
 
 
 def _validate(task: JobTask, emit: Emit) -> dict[str, Any]:
-    """Run the model on a connected board, and write the page of the validation."""
+    """Run the model on a connected board, tell what it computes meanwhile, and write the page of the validation."""
     from mcugen.deploy.validation.session import ValidationSetup, validate_model
-    from mcugen.deploy.validation.text import totals, validation_page
+    from mcugen.deploy.validation.text import findings, layer_check_table, totals, validation_page
 
-    more = task.request.more
+    more, told = task.request.more, 0.0
+
+    def shown(report: ValidationReport) -> dict[str, Any]:
+        table = plain_table(layer_check_table(report))
+        return {"totals": totals(report), "layers": table, "findings": findings(report), "notes": list(report.notes)}
+
+    def observe(report: ValidationReport) -> None:
+        nonlocal told
+        if time.monotonic() - told > _OBSERVED_SECONDS:
+            told = time.monotonic()
+            emit(shown(report))
+
     net = _compilation(task, task.request.board, validation=True)
     net.progress = _progress(emit)
-    result = validate_model(net, ValidationSetup(str(more["port"]), int(more["baud"])))
+    result = validate_model(net, ValidationSetup(str(more["port"]), int(more["baud"])), observe)
     (task.folder / PAGE).write_text(validation_page(result), encoding="utf-8")
-    return {"totals": [list(row) for row in totals(result)], "notes": list(result.notes)}
+    return shown(result)
+
+
+def plain_table(table: TextTable) -> dict[str, Any]:
+    """Return a table as JSON data: its headings, which of them are above numbers, and its rows."""
+    from mcugen.reporting.tables import CellKind
+
+    numbers = [column.kind is CellKind.NUMBER for column in table.columns]
+    return {
+        "heads": [column.head for column in table.columns],
+        "numbers": numbers,
+        "rows": [list(r) for r in table.rows],
+    }
+
+
+def _watch(task: JobTask, emit: Emit) -> dict[str, Any]:
+    """Compare snapshots of devices with the reports of their firmware, and write the page of `mcugen monitor`."""
+    from mcugen.deploy.monitoring.drift import Thresholds
+    from mcugen.deploy.monitoring.fleet import read_fleet
+    from mcugen.deploy.monitoring.text import fleet_page
+
+    emit(("comparing snapshots", 0, 1))
+    files, reports = ([Path(name) for name in task.request.more[kind]] for kind in ("snapshots", "reports"))
+    fleet = read_fleet(files, reports, Thresholds())
+    (task.folder / PAGE).write_text(fleet_page(fleet), encoding="utf-8")
+    devices = {(one.model, one.device) for one in fleet.snapshots}
+    return {"snapshots": len(fleet.snapshots), "devices": len(devices), "alarms": fleet.alarms}
 
 
 def _look_at_samples(task: JobTask, emit: Emit) -> dict[str, Any]:
@@ -312,5 +387,6 @@ _WORK: Mapping[JobKind, Callable[[JobTask, Emit], dict[str, Any]]] = {
     JobKind.REPORT: _report,
     JobKind.PACKAGE: _package,
     JobKind.VALIDATE: _validate,
+    JobKind.WATCH: _watch,
 }
 """The function of each kind of job."""
