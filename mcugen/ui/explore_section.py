@@ -9,6 +9,7 @@ from typing import Any
 
 from nicegui import run, ui
 
+from mcugen.core.board import chip_names
 from mcugen.core.options import GOALS, MIXED, PRECISIONS
 from mcugen.explore.page import explored_chart
 from mcugen.explore.point import Outcome
@@ -20,7 +21,7 @@ from mcugen.ui.desk import Desk
 from mcugen.ui.jobs import Job, JobState
 from mcugen.ui.section import JobSection
 from mcugen.ui.widgets import Panel, facts, frame, line, show_state, tell, text
-from mcugen.ui.work import EXPLORED, PAGE, JobKind, JobRequest, known_boards
+from mcugen.ui.work import EXPLORED, PAGE, JobKind, JobRequest
 
 COMMON_BOARDS = ("rp2040", "nrf52840", "stm32f446", "stm32h743", "esp32c3", "rp2350")
 """Boards that are chosen at first."""
@@ -33,22 +34,13 @@ _CHART = "pareto"
 
 
 class ExploreSection(JobSection):
-    """The section of the exploration.
-
-    Attributes:
-        boards: Chosen boards.
-        precisions: Chosen precisions.
-        goals: Chosen goals.
-        simulate: Whether combinations run in the simulator.
-        key: Key of the shown job.
-        picks: Names of the combinations that were clicked, at most two, the latest first.
-    """
+    """The section of the exploration: its choices, and the names of up to two clicked combinations."""
 
     title, name, kind = "4. Explore", "explore", JobKind.EXPLORE
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
-        self.boards = [name for name in COMMON_BOARDS if name in known_boards()]
+        self.boards = [name for name in COMMON_BOARDS if name in chip_names()]
         self.precisions, self.goals, self.simulate = ["float32", "int8"], [GOALS[0]], True
         self.key, self.picks = "", list[str]()
         self._drawn: object = None
@@ -69,7 +61,7 @@ class ExploreSection(JobSection):
         text("Compare boards, precisions and goals by accuracy, time, RAM, flash and energy.", "quiet")
         with ui.element("div").classes("fields"):
             for label, values, key in (
-                ("Boards", known_boards(), "boards"),
+                ("Boards", chip_names(), "boards"),
                 ("Precisions", [*PRECISIONS, MIXED], "precisions"),
                 ("Goals", list(GOALS), "goals"),
             ):
@@ -94,7 +86,7 @@ class ExploreSection(JobSection):
 
     def start_all(self) -> None:
         """Start the exploration of all boards without simulation."""
-        self.boards, self.simulate = known_boards(), False
+        self.boards, self.simulate = chip_names(), False
         self.start()
 
     def job(self) -> Job | None:
@@ -102,11 +94,6 @@ class ExploreSection(JobSection):
         model = self.desk.settings().get(MODEL)
         jobs = (job for job in self.desk.jobs.all() if job.request.kind is self.kind and job.request.model == model)
         return self.desk.jobs.find(self.key) or next(jobs, None)
-
-    def explored(self) -> Explored | None:
-        """Return what the shown job has found so far; None if that is nothing."""
-        job = self.job()
-        return None if job is None else self.desk.explored(job)
 
     def show(self, job: Job, result: Mapping[str, Any]) -> None:
         """Show the verdict of the exploration."""
@@ -131,7 +118,7 @@ class ExploreSection(JobSection):
 
     def _chart(self) -> Chart | None:
         """Return the chart, in which the combination that was clicked last stays chosen."""
-        explored = self.explored()
+        explored = self.desk.explored(self.job())
         if explored is None:
             return None
         spec = explored_chart(explored)
@@ -145,7 +132,7 @@ class ExploreSection(JobSection):
 
     def outcomes(self) -> list[tuple[int, Outcome]]:
         """Return the clicked outcomes with their numbers, the latest click first."""
-        explored = self.explored() if self.picks else None
+        explored = self.desk.explored(self.job()) if self.picks else None
         outcomes = () if explored is None else explored.outcomes
         by_name = {str(outcome.point): (index, outcome) for index, outcome in enumerate(outcomes)}
         return [by_name[name] for name in self.picks if name in by_name]
@@ -162,7 +149,7 @@ class ExploreSection(JobSection):
 
     def show_picks(self) -> None:
         """Show the clicked combinations side by side, and their differences."""
-        job, explored, outcomes = self.job(), self.explored(), self.outcomes()
+        job, explored, outcomes = self.job(), self.desk.explored(self.job()), self.outcomes()
         if job is None or explored is None or not outcomes:
             return
         reports = [self.desk.job(self.report(outcome)) for _, outcome in outcomes]

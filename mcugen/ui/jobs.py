@@ -25,7 +25,7 @@ from mcugen.distributed.pace import Pace
 from mcugen.distributed.processes import MAX_LOSSES
 from mcugen.distributed.sharing import Workers
 from mcugen.ui.project import Project
-from mcugen.ui.work import KEY_CHARACTERS, USED_MODULES, JobQueue, JobRequest, JobTask, run_job
+from mcugen.ui.work import KEY_CHARACTERS, JobKind, JobRequest, JobTask, run_job
 
 _FILE = "job.json"
 """Name of the file that records a job in its folder of results."""
@@ -55,13 +55,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class JobFailure:
-    """The error that ended a job, in the parts of McugenError.
-
-    Attributes:
-        rule: What must hold.
-        found: What was found instead; "" for none.
-        remedy: What to do; "" for nothing.
-    """
+    """The error that ended a job, in the parts of McugenError; "" stands for a part that it does not have."""
 
     rule: str
     found: str = ""
@@ -83,7 +77,6 @@ class JobRecord:
         result: Its result as JSON data; None until it is done.
         failure: Why it failed; None if it did not.
         created: Time of the request in seconds since 1970.
-        seconds: Time that it ran.
     """
 
     request: JobRequest
@@ -91,7 +84,6 @@ class JobRecord:
     result: dict[str, Any] | None = None
     failure: JobFailure | None = None
     created: float = field(default_factory=time.time)
-    seconds: float = 0.0
 
 
 @dataclass
@@ -139,10 +131,10 @@ class Jobs:
     def __init__(self, project: Project, limits: JobLimits, workers: Workers) -> None:
         self._project, self._limits, self._workers = project, limits, workers
         self._jobs: dict[str, Job] = {}
-        self._queues = {queue: ThreadPoolExecutor(1) for queue in JobQueue}
+        self._queues = {kind.queue: ThreadPoolExecutor(1) for kind in JobKind}
         self._change = threading.Lock()
         self._is_closed = False
-        start_process_server(USED_MODULES)
+        start_process_server([run_job.__module__])
         self._load()
 
     def all(self) -> Sequence[Job]:
@@ -159,11 +151,7 @@ class Jobs:
         return self._project.results / job.key
 
     def submit(self, request: JobRequest, *, again: bool = False) -> Job:
-        """Return the job of a request: a known one if it is done, runs or waits; otherwise a new one.
-
-        Args:
-            request: What is computed.
-            again: Whether to compute it again even if its result, or its failure, is known.
+        """Return the job of a request: a known one if it is not to be computed again, or a new one.
 
         Raises:
             McugenError: A file of the request cannot be read.
@@ -236,33 +224,30 @@ class Jobs:
                 return
             job.state = JobState.RUNNING
             job.version += 1
-        began = time.monotonic()
         state = self._run(job)
-        job.seconds = time.monotonic() - began
         with self._change:
             self._finish(job, state)
 
     def _run(self, job: Job) -> JobState:
         """Run a job, again if its process is lost, and return its last state."""
         try:
-            while True:
+            while job.result is None:
                 try:
                     job.result = self._run_once(job)
-                    return JobState.DONE
                 except LostProcessError as error:
                     job.losses += 1
                     if job.losses >= MAX_LOSSES or self._is_closed:
                         rule, remedy = "a job must fit this computer's memory", "allow it more: --job-memory"
                         raise DoesNotFitError(rule, f"its process was lost {job.losses} times", remedy) from error
+            return JobState.DONE
         except Interrupted:
             return JobState.INTERRUPTED if self._is_closed else JobState.CANCELLED
         except McugenError as error:
             job.failure = JobFailure.of(error)
-            return JobState.FAILED
         except Exception as error:  # The page must go on; the job shows what happened.
             reason = f"{type(error).__name__}: {error}"
             job.failure = JobFailure.of(InternalError("internal error: this must not happen", reason))
-            return JobState.FAILED
+        return JobState.FAILED
 
     def _run_once(self, job: Job) -> dict[str, Any]:
         """Run a job in a new process, and return its result.

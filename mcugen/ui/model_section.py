@@ -15,7 +15,7 @@ from mcugen.ui.jobs import Job, JobState
 from mcugen.ui.project import MODELS, SUFFIXES
 from mcugen.ui.section import JobSection
 from mcugen.ui.widgets import Panel, drop_zone, facts, frame, notices, table, tell, text
-from mcugen.ui.work import NETWORK, JobKind, plain_table
+from mcugen.ui.work import NETWORK, JobKind
 
 
 class ModelSection(JobSection):
@@ -50,14 +50,12 @@ class ModelSection(JobSection):
 
     def show(self, job: Job, result: Mapping[str, Any]) -> None:
         """Show what the model is, and a first estimate of the boards that it fits."""
-        operators = ", ".join(f"{count} {name}" for name, count in result["operators"].items())
-        ends = [(f"{kind} '{end['name']}'", end) for kind in ("Input", "Output") for end in result[f"{kind.lower()}s"]]
         facts(
             [
-                *((label, f"{' x '.join(map(str, end['shape']))} {end['type']}") for label, end in ends),
+                *result["ends"],
                 ("Parameters", f"{result['parameters']:,}"),
                 ("Multiply-accumulates", f"{result['macs']:,}"),
-                ("Operators", operators),
+                ("Operators", result["operators"]),
                 ("First estimate", result["estimate"]),
             ]
         )
@@ -73,10 +71,10 @@ class ModelSection(JobSection):
         """Show how many boards the model fits, and the table of all boards."""
         fits, is_done = [BoardFit(**fit) for fit in result["fits"]], job.state is JobState.DONE
         about = f"{sum(fit.fits for fit in fits)} of {len(fits)} boards{'' if is_done else ' so far'}"
-        text(f"Fits {about} in {result['precision']} (estimates without the stack)", "text strong")
+        text(f"Fits {about} {result['precision']} (estimates without the stack)", "text strong")
         if is_done:
             with ui.expansion("All boards").props("dense"):
-                table(plain_table(fit_table("", fits)))
+                table(fit_table("", fits).to_json())
 
 
 def _fill(parent: ui.expansion, is_open: bool, url: str) -> None:

@@ -8,21 +8,18 @@ from collections.abc import Sequence
 from nicegui import ui
 
 from mcugen.core.cache import code_digest
+from mcugen.reporting.pages import source
+from mcugen.ui.build_sections import PackageSection, ReportSection
 from mcugen.ui.choice_section import ChoiceSection
 from mcugen.ui.desk import Desk
 from mcugen.ui.explore_section import ExploreSection
 from mcugen.ui.model_section import ModelSection
-from mcugen.ui.package_section import PackageSection
 from mcugen.ui.queue_section import QueueSection
-from mcugen.ui.report_section import ReportSection
 from mcugen.ui.sample_section import SampleSection
 from mcugen.ui.section import PageSection
 from mcugen.ui.validate_section import ValidateSection
 from mcugen.ui.watch_section import WatchSection
 from mcugen.ui.widgets import Panel, box, text
-
-ASSETS = ("drawing.js", "vega.js", "page.js", "page.css")
-"""Names of the scripts and the style sheet of the page."""
 
 _UPDATE_SECONDS = 0.5
 """Time in seconds between two looks for changes."""
@@ -41,18 +38,9 @@ ROWS: Sequence[Sequence[type[PageSection]]] = (
 
 
 def build_page(desk: Desk) -> None:
-    """Build the page for one browser tab.
-
-    Args:
-        desk: What all tabs share.
-    """
-    digest = code_digest()[:12]
-    for name in ASSETS:
-        address = f"/assets/{digest}/{name}"
-        is_style = name.endswith(".css")
-        ui.add_head_html(
-            f'<link rel="stylesheet" href="{address}">' if is_style else f'<script src="{address}" defer></script>'
-        )
+    """Build the page for one browser tab."""
+    ui.add_css(source("../ui/page.css"))
+    ui.add_head_html(f'<script src="/assets/{code_digest()[:12]}/page.js" defer></script>')
     ui.add_body_html(f"<script>document.body.dataset.maxUpload = {desk.limits.file_bytes}</script>")
     panels, sections = list[Panel](), list[PageSection]()
     with ui.element("main").classes("shell"):

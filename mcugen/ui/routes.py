@@ -20,7 +20,7 @@ from mcugen.reporting.html import report_page
 from mcugen.reporting.pages import source
 from mcugen.reporting.stored import read_report
 from mcugen.ui.desk import Desk
-from mcugen.ui.page import ASSETS, build_page
+from mcugen.ui.page import build_page
 from mcugen.ui.uploads import TooLargeError, finish_samples, receive_file, receive_sample
 from mcugen.ui.work import EXPLORED, KEY_CHARACTERS, NETWORK, PAGE, REPORT, JobKind
 
@@ -29,11 +29,7 @@ SHOWN_FILES = (PAGE, NETWORK, EXPLORED, REPORT)
 
 
 def build_app(desk: Desk) -> FastAPI:
-    """Return the application: the page, and the routes of uploads, results and assets.
-
-    Args:
-        desk: What all pages share.
-    """
+    """Return the application: the page, and the routes of uploads, results and assets."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_assets(app)
     _add_uploads(app, desk)
@@ -52,18 +48,13 @@ def build_app(desk: Desk) -> FastAPI:
 
 
 def _add_assets(app: FastAPI) -> None:
-    """Add the scripts and the style sheet of the page, which never change while the server runs."""
+    """Add the script of the page, which never changes while the server runs: browsers keep it by its address."""
 
-    @app.get("/assets/{digest}/{name}")
-    def asset(digest: str, name: str) -> Response:
-        if name not in ASSETS:
-            return Response(status_code=404)
-        if name == "vega.js":
-            text = f"(() => {{{vega()}\n}})();"  # Its names must not hide those of the page's other scripts.
-        else:
-            text = source(name if name == "drawing.js" else f"../ui/{name}")
-        kind = "text/css" if name.endswith(".css") else "text/javascript"
-        return Response(text, media_type=kind, headers={"cache-control": "private, max-age=31536000"})
+    @app.get("/assets/{digest}/page.js")
+    def asset(digest: str) -> Response:
+        # The names of Vega must not hide those of the page's other scripts.
+        text = f"(() => {{{vega()}\n}})();\n{source('drawing.js')}\n{source('../ui/page.js')}"
+        return Response(text, media_type="text/javascript", headers={"cache-control": "private, max-age=31536000"})
 
 
 def _add_uploads(app: FastAPI, desk: Desk) -> None:

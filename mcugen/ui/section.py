@@ -17,13 +17,7 @@ from mcugen.ui.work import JobKind, JobRequest
 
 
 class PageSection(ABC):
-    """A section of the page in one browser tab.
-
-    Attributes:
-        title: Its heading.
-        name: Its id in the document.
-        desk: What all tabs share.
-    """
+    """A section of the page in one browser tab, with its heading and its id in the document."""
 
     title: ClassVar[str]
     name: ClassVar[str]
@@ -80,12 +74,7 @@ class PageSection(ABC):
         return Panel(is_on, draw)
 
     def result_panel(self, find: Callable[[], Job | None], show: Callable[[Job, Mapping[str, Any]], None]) -> Panel:
-        """Return a panel with progress and failure of a job, and with its result, or what is known of the result.
-
-        Args:
-            find: Returns the job; None if there is none.
-            show: Shows a result.
-        """
+        """Return a panel that shows progress and failure of a job, and its result, or what is known of the result."""
 
         def draw() -> None:
             job = find()

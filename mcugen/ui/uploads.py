@@ -108,11 +108,7 @@ def _incoming(project: Project, folder: str) -> tuple[Path, list[Path]]:
 
 
 def finish_samples(project: Project, folder: str) -> str:
-    """Return the path of dropped samples relative to the project: a file of arrays, or a folder to convert.
-
-    Args:
-        project: The project.
-        folder: Name of the samples.
+    """Return the path of the dropped samples of a name in the project: a file of arrays, or a folder to convert.
 
     Raises:
         UsageError: No file arrived.

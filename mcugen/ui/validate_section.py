@@ -21,12 +21,7 @@ BAUD_RATES = (9_600, 57_600, 115_200, 230_400, 460_800, 921_600, 1_000_000)
 
 
 class ValidateSection(JobSection):
-    """The section of the validation.
-
-    Attributes:
-        port: Chosen port: a serial port, or what else `mcugen validate --port` takes.
-        baud: Bits per second.
-    """
+    """The section of the validation."""
 
     title, name, kind, is_repeated = "7. Validate on the board", "validate", JobKind.VALIDATE, True
 

@@ -51,12 +51,7 @@ class Panel:
 
 @contextmanager
 def box(title: str, name: str) -> Iterator[None]:
-    """Make a section with a heading within the block.
-
-    Args:
-        title: The heading.
-        name: Its id in the document.
-    """
+    """Make a section with a heading, and with this id in the document, within the block."""
     with ui.element("section").classes("box").props(f"id={name} aria-labelledby={name}-title"):
         with ui.element("h2").props(f"id={name}-title"):
             text(title, "")
@@ -77,11 +72,7 @@ def facts(rows: Sequence[tuple[str, object]]) -> None:
 
 
 def table(content: Mapping[str, Any]) -> None:
-    """Show a table that can be sorted by its columns.
-
-    Args:
-        content: Its headings, which of them are above numbers, and its rows (mcugen.ui.work.plain_table).
-    """
+    """Show a table, as TextTable.to_json gives it, which can be sorted by its columns."""
     columns = [
         {"name": str(i), "field": str(i), "label": printable(head), "sortable": True}
         | ({"align": "right", ":sort": _BY_NUMBER} if is_number else {"align": "left"})
