@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,13 @@ from typing import Any
 from mcugen.api.compilation import Compilation
 from mcugen.core.board import chip_names, load_board
 from mcugen.core.cache import Store, code_digest
+from mcugen.core.errors import UsageError
 from mcugen.core.options import GOALS
 from mcugen.deploy.monitoring.drift import Thresholds
 from mcugen.deploy.monitoring.fleet import read_fleet
 from mcugen.deploy.monitoring.text import fleet_page
 from mcugen.deploy.validation.figures import ValidationReport
-from mcugen.deploy.validation.session import ValidationSetup, validate_model
+from mcugen.deploy.validation.session import SIMULATOR_PORT, ValidationSetup, validate_model
 from mcugen.deploy.validation.text import findings, layer_check_table, totals, validation_page
 from mcugen.distributed.job_process import Emit
 from mcugen.distributed.sharing import Workers
@@ -54,6 +56,8 @@ REPORT, PAGE, NETWORK = "report.json", "report.html", "network.html"
 """Names of files in a folder of results."""
 VALIDATION = "validation"
 """Format of a package that is the code of firmware for a validation."""
+_PORTS = re.compile(r"/dev/[\w./-]+|COM\d+|socket://[\w.:\[\]-]+", re.ASCII)
+"""Ports that users of the page may choose: other URLs of pyserial write files."""
 _OBSERVED_SECONDS = 0.3
 """Least time in seconds between two parts of a validation's result."""
 
@@ -262,7 +266,9 @@ def _package(task: JobTask, emit: Emit) -> dict[str, Any]:
 
 def _validate(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Run the model on a connected board, tell what it computes meanwhile, and write the page of the validation."""
-    more, told = task.request.more, 0.0
+    port, told = str(task.request.more["port"]), 0.0
+    if port != SIMULATOR_PORT and not _PORTS.fullmatch(port):
+        raise UsageError("the port must be a serial port or socket://HOST:PORT", port, "choose one of the list")
 
     def shown(report: ValidationReport) -> dict[str, Any]:
         table = layer_check_table(report).to_json()
@@ -275,7 +281,7 @@ def _validate(task: JobTask, emit: Emit) -> dict[str, Any]:
             emit(shown(report))
 
     net = _compilation(task, emit, task.request.board, validation=True)
-    result = validate_model(net, ValidationSetup(str(more["port"]), int(more["baud"])), observe)
+    result = validate_model(net, ValidationSetup(port, int(task.request.more["baud"])), observe)
     (task.folder / PAGE).write_text(validation_page(result), encoding="utf-8")
     return shown(result)
 

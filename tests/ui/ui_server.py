@@ -115,6 +115,15 @@ def choose_board(page: Page, name: str) -> None:
     page.wait("return !document.querySelector('.q-menu')")
 
 
+def choose(page: Page, section: str, label: str, value: str) -> None:
+    """Type a value into a list that takes new ones."""
+    from selenium.webdriver.common.keys import Keys
+
+    control = page.driver.find_element("css selector", f"#{section} input[aria-label='{label}']")
+    control.send_keys(Keys.CONTROL, "a")
+    control.send_keys(value, Keys.ENTER, Keys.TAB)
+
+
 def shows(page: Page, section: str, words: str, seconds: float = 60) -> None:
     """Wait until a section shows some words; otherwise the error has what it shows."""
     deadline = time.monotonic() + seconds
