@@ -16,8 +16,6 @@ from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_SAFE_METHODS = ("GET", "HEAD")
-_LOGIN = "/login"
 _WRONG_PASSWORD_SECONDS = 2.0
 """Delay in seconds of the answer to a wrong password, which slows down guessing."""
 _MAX_LOGIN_BYTES = 4096
@@ -110,7 +108,7 @@ class Guard:
         if not self.access.allows_host(request.headers.get("host", "")):
             refusal = PlainTextResponse("this name of a host is not allowed: see --allow-host", 421)
         elif not self.access.allows_origin(
-            request.headers, is_required=is_socket or scope["method"] not in _SAFE_METHODS
+            request.headers, is_required=is_socket or scope["method"] not in ("GET", "HEAD")
         ):
             refusal = PlainTextResponse("requests of other pages are refused", 403)
         elif not self.access.knows(request.cookies):
@@ -147,7 +145,7 @@ class Guard:
             return self._welcome()
         if not self.access.password:
             return HTMLResponse(_LOCKED, 403)
-        if request.url.path == _LOGIN and request.scope["method"] == "POST":
+        if request.url.path == "/login" and request.scope["method"] == "POST":
             password = parse_qs(await _body(receive)).get("password", [""])[0]
             if secrets.compare_digest(password.encode(), self.access.password.encode()):
                 return self._welcome()

@@ -20,7 +20,7 @@ from mcugen.reporting.charts import Chart, script_data
 from mcugen.ui.desk import Desk
 from mcugen.ui.jobs import Job, JobState
 from mcugen.ui.section import JobSection
-from mcugen.ui.widgets import Panel, facts, frame, line, show_state, tell, text
+from mcugen.ui.widgets import Panel, facts, frame, line, show_state, small_button, tell, text
 from mcugen.ui.work import EXPLORED, PAGE, JobKind, JobRequest
 
 COMMON_BOARDS = ("rp2040", "nrf52840", "stm32f446", "stm32h743", "esp32c3", "rp2350")
@@ -42,13 +42,13 @@ class ExploreSection(JobSection):
         super().__init__(desk)
         self.boards = [name for name in COMMON_BOARDS if name in chip_names()]
         self.precisions, self.goals, self.simulate = ["float32", "int8"], [GOALS[0]], True
-        self.key, self.picks = "", list[str]()
+        self.picks = list[str]()
         self._drawn: object = None
         self._drawn_at = 0.0
 
     def build(self) -> Sequence[Panel]:
         """Build the content, and return its panels."""
-        self.controls()
+        self._build_choices()
         verdict = self.own_panel()
         ui.element("div").classes("chart").props(f'id={_CHART} role=figure aria-label="Combinations by cost"')
         picks = Panel(self.pick_stamp, self.show_picks)
@@ -56,8 +56,7 @@ class ExploreSection(JobSection):
         ui.timer(0.7, self.draw_chart)
         return [verdict, picks]
 
-    def controls(self) -> None:
-        """Show what is explored."""
+    def _build_choices(self) -> None:
         text("Compare boards, precisions and goals by accuracy, time, RAM, flash and energy.", "quiet")
         with ui.element("div").classes("fields"):
             for label, values, key in (
@@ -78,22 +77,16 @@ class ExploreSection(JobSection):
         more = {"boards": list(self.boards), "precisions": precisions, "goals": goals, "simulate": self.simulate}
         return self.desk.request(self.kind, more) if self.boards and precisions and goals else None
 
-    def start(self, request: JobRequest | None = None) -> Job | None:
-        """Start the exploration, which this tab then shows."""
-        job = super().start(request)
-        self.key = self.key if job is None else job.key
-        return job
-
     def start_all(self) -> None:
         """Start the exploration of all boards without simulation."""
         self.boards, self.simulate = chip_names(), False
         self.start()
 
     def job(self) -> Job | None:
-        """Return the shown job: that of this tab, or else the latest exploration of the model."""
+        """Return the exploration of the chosen combinations, or else the latest one of the model."""
         model = self.desk.settings().get(MODEL)
         jobs = (job for job in self.desk.jobs.all() if job.request.kind is self.kind and job.request.model == model)
-        return self.desk.jobs.find(self.key) or next(jobs, None)
+        return super().job() or next(jobs, None)
 
     def show(self, job: Job, result: Mapping[str, Any]) -> None:
         """Show the verdict of the exploration."""
@@ -122,8 +115,8 @@ class ExploreSection(JobSection):
         if explored is None:
             return None
         spec = explored_chart(explored)
-        if self.outcomes():
-            spec["params"][0]["value"] = [{"id": self.picks[0]}]
+        for _, outcome in self.outcomes()[:1]:
+            spec["params"][0]["value"] = [{"id": str(outcome.point)}]
         return spec
 
     def pick(self, name: str) -> None:
@@ -168,16 +161,9 @@ class ExploreSection(JobSection):
         cells = figure_cells(explored, outcome)
         facts([(head, cell) for head, cell in zip(FIGURE_COLUMNS, cells, strict=True) if cell])
         with line():
-            chosen = _choices(outcome)
-            ui.button("Use this", on_click=lambda: tell(lambda: self.desk.project.change(chosen))).props(
-                "outline dense"
-            )
+            small_button("Use this", lambda: tell(lambda: self.desk.project.change(_choices(outcome))))
             if known is None:
-                full = ui.button(
-                    "Full report with quantization",
-                    on_click=lambda: super(ExploreSection, self).start(self.report(outcome)),
-                )
-                full.props("outline dense")
+                small_button("Full report with quantization", lambda: self.start(self.report(outcome)))
         is_done = known is not None and show_state(known, self.desk.jobs) is not None
         if outcome.report is not None:
             title = "Layers, memory and quantization" if is_done else "Layers and memory"

@@ -14,17 +14,17 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcugen.core.errors import DoesNotFitError, InternalError, Interrupted, McugenError, printable
+from mcugen.core.errors import DoesNotFitError, Interrupted, McugenError, printable
 from mcugen.core.limits import read_bounded
 from mcugen.distributed.job_process import JobLimits, JobProcess, LostProcessError, start_process_server
 from mcugen.distributed.pace import Pace
 from mcugen.distributed.processes import MAX_LOSSES
 from mcugen.distributed.sharing import Workers
-from mcugen.ui.project import Project
+from mcugen.ui.project import RESULTS, Project
 from mcugen.ui.work import KEY_CHARACTERS, JobKind, JobRequest, JobTask, run_job
 
 _FILE = "job.json"
@@ -53,18 +53,12 @@ class JobState(StrEnum):
         return self in (JobState.WAITING, JobState.RUNNING)
 
 
-@dataclass(frozen=True)
-class JobFailure:
+class JobFailure(NamedTuple):
     """The error that ended a job, in the parts of McugenError; "" stands for a part that it does not have."""
 
     rule: str
     found: str = ""
     remedy: str = ""
-
-    @classmethod
-    def of(cls, error: McugenError) -> JobFailure:
-        """Return the failure for an error, without unprintable characters."""
-        return cls(*map(printable, (error.rule, error.found, error.remedy)))
 
 
 @dataclass
@@ -148,7 +142,7 @@ class Jobs:
 
     def folder(self, job: Job) -> Path:
         """Return the folder of a job's results."""
-        return self._project.results / job.key
+        return self._project.root / RESULTS / job.key
 
     def submit(self, request: JobRequest, *, again: bool = False) -> Job:
         """Return the job of a request: a known one if it is not to be computed again, or a new one.
@@ -192,7 +186,7 @@ class Jobs:
 
     def _load(self) -> None:
         """Read the jobs of earlier runs; those that had not ended are interrupted."""
-        for path in sorted(self._project.results.glob(f"*/{_FILE}")):
+        for path in sorted(self._project.root.glob(f"{RESULTS}/*/{_FILE}")):
             key = path.parent.name
             with suppress(OSError, ValueError, ValidationError):
                 if not _KEY.fullmatch(key):
@@ -243,10 +237,10 @@ class Jobs:
         except Interrupted:
             return JobState.INTERRUPTED if self._is_closed else JobState.CANCELLED
         except McugenError as error:
-            job.failure = JobFailure.of(error)
+            parts = error.rule, error.found, error.remedy
         except Exception as error:  # The page must go on; the job shows what happened.
-            reason = f"{type(error).__name__}: {error}"
-            job.failure = JobFailure.of(InternalError("internal error: this must not happen", reason))
+            parts = "internal error: this must not happen", f"{type(error).__name__}: {error}", ""
+        job.failure = JobFailure(*map(printable, parts))
         return JobState.FAILED
 
     def _run_once(self, job: Job) -> dict[str, Any]:

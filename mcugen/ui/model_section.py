@@ -50,18 +50,12 @@ class ModelSection(JobSection):
 
     def show(self, job: Job, result: Mapping[str, Any]) -> None:
         """Show what the model is, and a first estimate of the boards that it fits."""
-        facts(
-            [
-                *result["ends"],
-                ("Parameters", f"{result['parameters']:,}"),
-                ("Multiply-accumulates", f"{result['macs']:,}"),
-                ("Operators", result["operators"]),
-                ("First estimate", result["estimate"]),
-            ]
-        )
+        counts = [("Parameters", f"{result['parameters']:,}"), ("Multiply-accumulates", f"{result['macs']:,}")]
+        known = [("Operators", result["operators"]), ("First estimate", result["estimate"])]
+        facts([*result["ends"], *counts, *known])
         notices(result["warnings"], result["notes"])
-        with ui.expansion("Graph, as given and as compiled").props("dense") as graph:
-            graph.on_value_change(lambda event: _fill(graph, event.value, f"/results/{job.key}/{NETWORK}"))
+        with ui.expansion("Graph, as given and as compiled").props("dense"):
+            frame(f"/results/{job.key}/{NETWORK}", "Graph of the model")
 
     def fits(self) -> Job | None:
         """Return the job that checks all boards; None if there is none."""
@@ -75,10 +69,3 @@ class ModelSection(JobSection):
         if is_done:
             with ui.expansion("All boards").props("dense"):
                 table(fit_table("", fits).to_json())
-
-
-def _fill(parent: ui.expansion, is_open: bool, url: str) -> None:
-    """Load the page of the graph when it is opened for the first time."""
-    if is_open and not parent.default_slot.children:
-        with parent:
-            frame(url, "Graph of the model")

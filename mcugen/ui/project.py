@@ -34,11 +34,6 @@ class Project:
     root: Path
 
     @property
-    def results(self) -> Path:
-        """Return the folder of results."""
-        return self.root / RESULTS
-
-    @property
     def settings_file(self) -> Path:
         """Return the path of the settings file, whether it exists or not."""
         return self.root / FILE

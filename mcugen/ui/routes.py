@@ -22,7 +22,7 @@ from mcugen.reporting.stored import read_report
 from mcugen.ui.desk import Desk
 from mcugen.ui.page import build_page
 from mcugen.ui.uploads import TooLargeError, finish_samples, receive_file, receive_sample
-from mcugen.ui.work import EXPLORED, KEY_CHARACTERS, NETWORK, PAGE, REPORT, JobKind
+from mcugen.ui.work import EXPLORED, NETWORK, PAGE, REPORT, JobKind
 
 SHOWN_FILES = (PAGE, NETWORK, EXPLORED, REPORT)
 """Names of files of results that the page shows or offers; a package is offered besides."""
@@ -103,8 +103,7 @@ async def _take_samples(desk: Desk, folder: str) -> None:
     while job.state.is_open:
         await asyncio.sleep(0.1)
     if job.result is None:
-        failure = job.failure
-        raise UsageError(failure.rule, failure.found, failure.remedy) if failure else UsageError("it was cancelled")
+        raise UsageError(*(job.failure or ("the samples must be looked at", "this was cancelled", "drop them again")))
     desk.use_samples(str(job.result["file"]))
 
 
@@ -115,9 +114,8 @@ def _add_results(app: FastAPI, desk: Desk) -> None:
     @app.get("/results/{key}/{name}")
     def result(key: str, name: str) -> Response:
         job = desk.jobs.find(key)
-        offered = job is not None and (name in SHOWN_FILES or name == (job.result or {}).get("file"))
-        path = desk.project.results / key / name
-        if job is None or not offered or "/" in name or len(key) != KEY_CHARACTERS or not path.is_file():
+        is_offered = job is not None and (name in SHOWN_FILES or name == (job.result or {}).get("file"))
+        if job is None or not is_offered or not (path := desk.jobs.folder(job) / name).is_file():
             return Response(status_code=404)
         is_page = name.endswith(".html")
         return FileResponse(path, headers=fresh, filename=None if is_page else name)

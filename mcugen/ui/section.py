@@ -66,12 +66,10 @@ class PageSection(ABC):
         """Return a panel with a box to check for an option that is a flag."""
 
         def draw() -> None:
-            ui.checkbox(label, value=is_on(), on_change=lambda event: self.set(name, event.value or ""))
+            is_on = bool(self.desk.settings().get(name))
+            ui.checkbox(label, value=is_on, on_change=lambda event: self.set(name, event.value or ""))
 
-        def is_on() -> bool:
-            return bool(self.desk.settings().get(name))
-
-        return Panel(is_on, draw)
+        return Panel(lambda: self.desk.settings().get(name), draw)
 
     def result_panel(self, find: Callable[[], Job | None], show: Callable[[Job, Mapping[str, Any]], None]) -> Panel:
         """Return a panel that shows progress and failure of a job, and its result, or what is known of the result."""
@@ -82,7 +80,7 @@ class PageSection(ABC):
             if job is not None and known is not None:
                 show(job, known)
 
-        return Panel(lambda: stamp_of(find()), draw)
+        return Panel(lambda: (job := find()) and job.stamp, draw)
 
 
 class JobSection(PageSection):
@@ -120,8 +118,3 @@ class JobSection(PageSection):
     def own_panel(self) -> Panel:
         """Return the panel of the section's own job."""
         return self.result_panel(self.job, self.show)
-
-
-def stamp_of(job: Job | None) -> object:
-    """Return a value that changes with a job."""
-    return None if job is None else job.stamp

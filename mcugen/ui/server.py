@@ -21,9 +21,6 @@ from mcugen.ui.uploads import UploadLimits
 LOOPBACK = "127.0.0.1"
 """Address that only programs of this computer reach."""
 
-_GRACE_SECONDS = 2
-"""Longest time in seconds that open connections may take to end."""
-
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -76,16 +73,15 @@ def serve(folder: Path, options: ServerOptions, workers: Workers, tell_address: 
     port = listener.getsockname()[1]
     access = UserAccess(port, options.hosts, options.password)
     desk = Desk(project, jobs, options.uploads)
-    app = build_app(desk)
+    # Open connections may take two seconds to end.
     config = uvicorn.Config(
-        Guard(app, access), log_level="warning", server_header=False, timeout_graceful_shutdown=_GRACE_SECONDS
+        Guard(build_app(desk), access), log_level="warning", server_header=False, timeout_graceful_shutdown=2
     )
-    server = uvicorn.Server(config)
     name = f"[{options.host}]" if ":" in options.host else options.host
     host = LOOPBACK if options.host in ("0.0.0.0", "::") else name
     try:
         tell_address(f"http://{host}:{port}/?token={access.token}")
-        server.run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
         pass
     finally:

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nicegui import ui
-
 from mcugen.ui.jobs import Job, JobState
 from mcugen.ui.project import RESULTS, SNAPSHOTS, SUFFIXES
 from mcugen.ui.section import JobSection
-from mcugen.ui.widgets import Panel, command, drop_zone, frame, line, text
+from mcugen.ui.widgets import Panel, command, drop_zone, frame, line, small_button, text
 from mcugen.ui.work import PAGE, REPORT, JobKind, JobRequest
 
 
@@ -55,9 +53,7 @@ class WatchSection(JobSection):
             return
         with line():
             text(f"Files of snapshots: {len(snapshots):,}. Reports of monitored models: {len(reports):,}.", "quiet")
-            ui.button("Remove all", on_click=self.remove).props(
-                'outline dense size=sm aria-label="Remove all snapshots and dropped reports"'
-            )
+            small_button("Remove all", self.remove, "snapshots and dropped reports")
         if not reports:
             text("No report is of a monitored model: drop NAME_report.json, or add the monitor and compile.", "warn")
         elif snapshots:

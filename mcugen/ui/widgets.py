@@ -119,10 +119,9 @@ def show_failure(failure: JobFailure) -> None:
     """Show an error: what is wrong, what was found, and what to do."""
     with ui.element("div").props("role=alert"):
         text(failure.rule, "text bad strong")
-        if failure.found:
-            text(f"Found: {failure.found}")
-        if failure.remedy:
-            text(f"To do: {failure.remedy}")
+        for label, part in (("Found", failure.found), ("To do", failure.remedy)):
+            if part:
+                text(f"{label}: {part}")
 
 
 def show_progress(job: Job, jobs: Jobs) -> None:
@@ -135,15 +134,15 @@ def show_progress(job: Job, jobs: Jobs) -> None:
             left = "" if job.seconds_left is None else f", {job.seconds_left:,.0f} s left"
             count = f": {finished:,} of {total:,}" if total > 1 else ""
             text(f"{(what or 'starting').capitalize()}{count}{left}", "quiet")
-        cancel_button(job, jobs)
+        small_button("Cancel", lambda: jobs.cancel(job), job.request.kind.value)
     share = finished / total if total else 0
     ui.linear_progress(share, show_value=False).props('aria-label="Progress"' + " indeterminate" * (not total))
 
 
-def cancel_button(job: Job, jobs: Jobs) -> None:
-    """Show a button that cancels a job."""
-    button = ui.button("Cancel", on_click=lambda: jobs.cancel(job))
-    button.props(f'outline dense size=sm aria-label="Cancel: {job.request.kind.value}"')
+def small_button(label: str, action: Callable[[], Any], about: str = "") -> None:
+    """Show a small button, with a word for screen readers on what it is about."""
+    button = ui.button(label, on_click=action).props("outline dense size=sm")
+    button.props.update({"aria-label": f"{label}: {about}"} if about else {})
 
 
 def show_state(job: Job | None, jobs: Jobs) -> Mapping[str, Any] | None:
@@ -161,7 +160,7 @@ def show_state(job: Job | None, jobs: Jobs) -> Mapping[str, Any] | None:
         show_failure(job.failure)
     else:
         text(f"This job was {job.state.value}. Start it again to get a result.", "warn")
-    ui.button("Start again", on_click=lambda: jobs.submit(job.request, again=True)).props("outline dense size=sm")
+    small_button("Start again", lambda: jobs.submit(job.request, again=True), job.request.kind.value)
     return None
 
 

@@ -122,7 +122,7 @@ def test_an_upload_over_the_limit_is_refused_twice(page: Page, server: Server, t
     page.wait("return document.querySelector('#upload-status').innerText.includes('1,048,576 bytes')")
     declared = {"content-length": str(large.stat().st_size)}  # The server answers before it gets the content.
     headers = {"cookie": server.cookie(), "origin": f"http://{server.host}", **declared}
-    status, text = server.request("/upload/model/large.onnx", headers, "PUT")
+    status, text = server.request("/upload/models/large.onnx", headers, "PUT")
     assert status == 413 and "at most 1,048,576 bytes" in text
     assert not (server.project / "models" / "large.onnx").exists()
 
@@ -135,7 +135,7 @@ def test_other_pages_and_programs_are_refused(server: Server) -> None:
         assert server.request(path, {**cookie, "origin": "http://evil.example"})[0] == 403
         assert server.request(path, {**cookie, "host": "evil.example"})[0] == 421
     for origin in ({}, {"origin": "http://evil.example"}, {"origin": "null"}):
-        assert server.request("/upload/model/a.onnx", {**cookie, **origin}, "PUT", b"x")[0] == 403
+        assert server.request("/upload/models/a.onnx", {**cookie, **origin}, "PUT", b"x")[0] == 403
     for path in ("/results/..%2f..%2fmcugen.toml/x", "/results/x/job.json", "/docs", "/openapi.json"):
         assert "calibration =" not in server.request(path, cookie)[1]
 
@@ -227,7 +227,7 @@ def test_snapshots_of_devices_show_drift(page: Page, server: Server, tmp_path: P
     shows(page, "watch", "No report is of a monitored model")
     drop(page, "watch", tmp_path / "net" / "net_report.json")
     shows(page, "watch", "in 2 snapshots of 2 devices")
-    shows(page, "watch", "snapshots/second.bin: input 'image': shifted by -")
+    shows(page, "watch", "shifted by -")
     address = page.run("return document.querySelector('#watch iframe').src")
     status, text = server.request(address.partition(server.host)[2], {"cookie": server.cookie()})
     assert status == 200 and "PSI over time, by device" in text
@@ -287,7 +287,7 @@ def pt2() -> bytes:
     if find_spec("torch") is None:
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr("program/archive_format", "pt2")
+            archive.writestr("program/models/model.json", "{}")
         return stream.getvalue()
     import torch
 

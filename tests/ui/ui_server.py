@@ -107,6 +107,7 @@ def choose_board(page: Page, name: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
     control = page.driver.find_element("css selector", "#choices input[aria-label='Board']")
+    control.send_keys(Keys.CONTROL, "a")
     control.send_keys(name)
     page.wait(
         f"return [...document.querySelectorAll('.q-menu .q-item')].map(item => item.innerText).join() == '{name}'"
