@@ -224,11 +224,11 @@ def settings_command(command: str, values: Mapping[str, Any]) -> str:
         command: Name of the command.
         values: The values by option; "" leaves an option out, as does an option that the command does not have.
     """
-    taken = {option.name for option in OPTIONS if command in option.commands}
+    options = {option.name for option in OPTIONS if command in option.commands}
     words = ["mcugen", command, *([str(values[MODEL])] if MODEL in values else [])]
     for name, value in values.items():
         for text in value if isinstance(value, list) else [value]:
-            if name in taken and text is not False and text != "":
+            if name in options and text is not False and text != "":
                 words += [f"--{name}"] if text is True else [f"--{name}", str(text)]
     return shlex.join(words)
 

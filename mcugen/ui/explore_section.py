@@ -150,10 +150,10 @@ class ExploreSection(JobSection):
             for (index, outcome), known in zip(outcomes, reports, strict=True):
                 with ui.element("div").classes("panel"):
                     self._show_outcome(explored, outcome, known, f"/results/{job.key}/points/{index}.html")
-        done = [known.key for known in reports if known is not None and known.state is JobState.DONE]
-        if len(done) == 2:
+        keys = [known.key for known in reports if known is not None and known.state is JobState.DONE]
+        if len(keys) == 2:
             with ui.expansion("Differences of both reports").props("dense"):
-                frame(f"/results/differences/{done[0]}/{done[1]}.html", "Differences")
+                frame(f"/results/differences/{keys[0]}/{keys[1]}.html", "Differences")
 
     def _show_outcome(self, explored: Explored, outcome: Outcome, known: Job | None, page: str) -> None:
         """Show the figures of a combination, its full report if there is one, or else the page of its layers."""

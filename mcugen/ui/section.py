@@ -108,11 +108,11 @@ class JobSection(PageSection):
 
     def start(self, request: JobRequest | None = None) -> Job | None:
         """Start a job, by default that for the present choices, and return it; or say what is missing."""
-        wanted = request or self.request()
-        if wanted is None:
+        submitted = request or self.request()
+        if submitted is None:
             ui.notify("Drop a model and choose a board first.", type="warning")
             return None
-        job: Job | None = tell(lambda: self.desk.jobs.submit(wanted, again=self.is_repeated))
+        job: Job | None = tell(lambda: self.desk.jobs.submit(submitted, again=self.is_repeated))
         return job
 
     def own_panel(self) -> Panel:

@@ -66,9 +66,9 @@ async def receive_file(
     if not has_suffix and not (is_model and _DATA.search(safe)):
         remedy = "export the network to ONNX" if is_model else "drop the files that devices and mcugen wrote"
         raise UsageError(f"{folder} must be files of {', '.join(suffixes)}", f"'{shortened(name, 80)}'", remedy)
-    target, most = project.root / folder / safe, limits.models if is_model else limits.files
-    if not target.exists() and len(project.files(folder)) >= most:
-        raise TooLargeError(f"a project holds at most {most:,} {folder}", "one more", "remove some files")
+    target, max_files = project.root / folder / safe, limits.models if is_model else limits.files
+    if not target.exists() and len(project.files(folder)) >= max_files:
+        raise TooLargeError(f"a project holds at most {max_files:,} {folder}", "one more", "remove some files")
     await _store(target, data, min(limits.file_bytes, MAX_MODEL_BYTES))
     if is_model and has_suffix:
         project.change({MODEL: f"{folder}/{safe}"})

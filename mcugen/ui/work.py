@@ -266,7 +266,7 @@ def _package(task: JobTask, emit: Emit) -> dict[str, Any]:
 
 def _validate(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Run the model on a connected board, tell what it computes meanwhile, and write the page of the validation."""
-    port, told = str(task.request.more["port"]), 0.0
+    port, emitted_at = str(task.request.more["port"]), 0.0
     if port != SIMULATOR_PORT and not _PORTS.fullmatch(port):
         raise UsageError("the port must be a serial port or socket://HOST:PORT", port, "choose one of the list")
 
@@ -275,9 +275,9 @@ def _validate(task: JobTask, emit: Emit) -> dict[str, Any]:
         return {"totals": totals(report), "layers": table, "findings": findings(report), "notes": list(report.notes)}
 
     def observe(report: ValidationReport) -> None:
-        nonlocal told
-        if time.monotonic() - told > _OBSERVED_SECONDS:
-            told = time.monotonic()
+        nonlocal emitted_at
+        if time.monotonic() - emitted_at > _OBSERVED_SECONDS:
+            emitted_at = time.monotonic()
             emit(shown(report))
 
     net = _compilation(task, emit, task.request.board, validation=True)
