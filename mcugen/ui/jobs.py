@@ -54,7 +54,7 @@ class JobState(StrEnum):
 
 
 class JobFailure(NamedTuple):
-    """The error that ended a job, in the parts of McugenError; "" stands for a part that it does not have."""
+    """The `rule`, `found` and `remedy` of the error that ended a job (McugenError); "" for none."""
 
     rule: str
     found: str = ""

@@ -29,7 +29,7 @@ SUFFIXES = {MODELS: (".onnx", ".tflite", ".pt2"), SAMPLES: (".npz", ".npy"), SNA
 
 @dataclass(frozen=True)
 class Project:
-    """A project folder, which exists."""
+    """A project folder; its path `root` exists."""
 
     root: Path
 

@@ -239,7 +239,8 @@ def test_snapshots_of_devices_show_drift(page: Page, server: Server, tmp_path: P
     assert not list((server.project / "snapshots").iterdir())
 
 
-def test_a_board_on_a_serial_port_is_validated_layer_by_layer(page: Page, tmp_path: Path) -> None:
+def test_a_board_on_a_serial_port_is_validated_layer_by_layer(page: Page, server: Server, tmp_path: Path) -> None:
+    (server.project / "mcugen.toml").write_text("")  # without samples of other models
     onnx.save(quantized().model(), tmp_path / "net.onnx")
     images = np.random.default_rng(1).normal(size=(24, 1, 3, 9, 9)).astype(np.float32)
     np.savez(tmp_path / "eval.npz", image=images)
