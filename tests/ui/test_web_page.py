@@ -21,7 +21,7 @@ import pytest
 from browser import Page, chromium, needs_chromium
 from command_line import mcugen
 from dask_cluster import running_cluster
-from model_variants import quantized
+from model_variants import floats, quantized
 from monitored_device import write_monitored
 from PIL import Image
 from selenium.webdriver.common.action_chains import ActionChains
@@ -355,7 +355,8 @@ def test_jobs_on_a_cluster_survive_a_lost_worker(tmp_path: Path) -> None:
         chromium() as page,
     ):
         open_page(page, server)
-        drop(page, "model", DIGITS / "digits_f32.onnx")
+        onnx.save(floats().model(), tmp_path / "floats.onnx")
+        drop(page, "model", tmp_path / "floats.onnx")
         shows(page, "model", "boards so far", 120)
         cluster.kill(next(iter(cluster.workers)))
         shows(page, "model", "of 95 boards as it is", 300)
