@@ -13,11 +13,11 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from pydoc_data.topics import topics
 from tokens import Vocabulary
 
 VOCABULARY, WIDTH, HIDDEN, LAYERS, POSITIONS = 256, 64, 192, 2, 128
@@ -283,6 +283,11 @@ def stream(tokens: np.ndarray, count: int) -> dict[str, np.ndarray]:
     }
 
 
+def reference_text() -> str:
+    """Return the reference of Python, with each run of a space, a line end or a punctuation mark as one."""
+    return re.sub(r"(\W)\1+", r"\1", "\n".join(topics[name] for name in sorted(topics)))
+
+
 def main() -> None:
     """Train, and write model, vocabulary and samples to a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -290,7 +295,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1200)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    text = re.sub(r"(\W)\1+", r"\1", "\n".join(topics[name] for name in sorted(topics)))
+    text = reference_text()
     vocabulary = Vocabulary.of(text, VOCABULARY)
     tokens = np.array(vocabulary.encode(text), np.int64)
     cut = len(tokens) * 9 // 10

@@ -106,8 +106,8 @@ static inline float tokens_lowest(tokens_sampler *sampler, const float *logits, 
 static inline uint32_t tokens_power_of_half(uint32_t steps)
 {
     const uint32_t t = steps & 255u;
-    const uint32_t cubic = 15562u - ((2913u * t) >> 8);
-    return (65536u - (((45420u - ((cubic * t) >> 8)) * t) >> 8)) >> (steps >> 8);
+    const uint32_t cubic = 15206u - ((2636u * t) >> 8);
+    return (65536u - (((45343u - ((cubic * t) >> 8)) * t) >> 8)) >> (steps >> 8);
 }
 
 #define TOKENS_MAX_STEPS 4352.0f /* from 17 octaves below the largest logit on, a token has no share */

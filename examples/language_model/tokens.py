@@ -147,7 +147,7 @@ class Sampler:
 def power_of_half(steps: np.ndarray) -> np.ndarray:
     """Return 2^(16 − steps / 256), rounded down, by a polynomial with errors below 0.02 %."""
     t = steps & 255
-    return (65536 - ((45420 - (((15562 - ((2913 * t) >> 8)) * t) >> 8)) * t >> 8)) >> (steps >> 8)
+    return (65536 - ((45343 - (((15206 - ((2636 * t) >> 8)) * t) >> 8)) * t >> 8)) >> (steps >> 8)
 
 
 Step = Callable[[int, int], np.ndarray]
