@@ -110,8 +110,31 @@ def expected_tokens(compiled: CompiledModel, vocabulary: Vocabulary, request: Re
     return list(generate(reference_step(compiled), replace(request.sampler), prompt, request.count))
 
 
+HEADINGS = ("board", "CPU", "tokens/s", "instructions", "cycles", "RAM", "flash", "µJ")
+"""Columns of a table; all but the board's are averages of the steps of a run, or bytes."""
+
+
+def figures(compiled: CompiledModel, execution: Execution, steps: int) -> tuple[str, ...]:
+    """Return the cells of a table for a run of some steps; "" for what is not known.
+
+    RAM is the arena, the caches and the stack; the text and the vocabulary are part of the flash.
+    """
+    board, sizes, program = compiled.board, execution.sizes, compiled.program
+    if execution.instructions is None or sizes is None or execution.stack is None:
+        return (f"`{board.name}`", board.cpu, *[""] * 6)
+    cycles = execution.cycles.total if execution.cycles else None
+    speed, count, energy = "", "", ""
+    if cycles is not None:
+        count = f"{cycles // steps:,}"
+        speed = f"{board.clock_hz * steps / cycles:,.0f}" if board.clock_hz else ""
+        energy = f"{board.energy.microjoules(cycles / steps):,.0f}" if board.energy else ""
+    ram = compiled.bundle.arena_size + program.state_size + execution.stack
+    instructions, flash = execution.instructions // steps, sizes.code + sizes.weights
+    return (f"`{board.name}`", board.cpu, speed, f"{instructions:,}", count, f"{ram:,}", f"{flash:,}", energy)
+
+
 def main() -> None:
-    """Run the loop on the boards, and print text and speed."""
+    """Run the loop on the boards, and print the texts and a table of figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="model_int8.onnx")
@@ -123,6 +146,7 @@ def main() -> None:
     options = parser.parse_args()
     vocabulary = Vocabulary(tuple(map(tuple, json.loads((options.folder / "vocabulary.json").read_text()))))
     request = Request(options.prompt, options.count, Sampler(1, options.temperature, options.top_k))
+    rows = [HEADINGS, ("---", "---", *["---:"] * 6)]
     for name in options.boards.split(","):
         compiled = compile_step(onnx.load(options.folder / options.model), name)
         execution = run_loop(compiled, vocabulary, name, [request])
@@ -130,21 +154,8 @@ def main() -> None:
         if tokens != expected_tokens(compiled, vocabulary, request):
             raise SystemExit(f"{name}: the tokens differ from those of the Python reference")
         print(f"{name}: {options.prompt + vocabulary.decode(tokens)!r}")
-        print(speed(compiled, execution, len(vocabulary.encode(options.prompt)) + len(tokens) - 1))
-
-
-def speed(compiled: CompiledModel, execution: Execution, steps: int) -> str:
-    """Return instructions, cycles, tokens a second and energy of a step, averaged over the steps of a run."""
-    board, sizes = compiled.board, execution.sizes
-    if execution.instructions is None or sizes is None:
-        return "  not simulated"
-    parts = [f"{execution.instructions // steps:,} instructions"]
-    cycles = execution.cycles.total if execution.cycles else None
-    if cycles is not None and board.clock_hz:
-        parts += [f"{cycles // steps:,} cycles", f"{board.clock_hz * steps / cycles:,.0f} tokens a second"]
-        parts += [f"{board.energy.microjoules(cycles / steps):,.0f} µJ"] if board.energy else []
-    parts.append(f"flash {sizes.code + sizes.weights:,}, arena {compiled.bundle.arena_size:,} and state")
-    return f"  a step: {', '.join(parts)} {compiled.program.state_size:,} bytes"
+        rows.append(figures(compiled, execution, len(vocabulary.encode(options.prompt)) + len(tokens) - 1))
+    print("\n".join(f"| {' | '.join(row)} |" for row in rows))
 
 
 if __name__ == "__main__":
