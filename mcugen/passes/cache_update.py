@@ -142,8 +142,8 @@ def _rule(starts: Mapping[int, int | None], size: int, length: int) -> _Start | 
         size: Number of entries of the axis.
         length: Number of entries that are written.
     """
-    within = [(p, starts.get(p)) for p in (0, size // 2, size - length)]
-    offsets = sorted({start - p for p, start in within if start is not None}, key=abs)
+    valid_starts = [(p, starts.get(p)) for p in (0, size // 2, size - length)]
+    offsets = sorted({start - p for p, start in valid_starts if start is not None}, key=abs)
     for rule in (_Start(offset, circular) for circular in (False, True) for offset in offsets):
         if all(start == rule.at(p, size, length) for p, start in starts.items()):
             return rule

@@ -313,7 +313,7 @@ def _visible(scores: _Scores, caches: tuple[_Cache, _Cache]) -> _Visible | str:
     values = [*(mask.value for mask in scores.masks), *(condition for condition, _ in scores.guards)]
     candidates = [list(positions_of(value)) for value in values]
     reason = "its masks depend on several positions"
-    for past in (p for p in candidates[0] if all(p in others for others in candidates)):
+    for past in (p for p in candidates[0] if all(p in positions for positions in candidates)):
         seen = _seen_from(past, scores, caches[0])
         if not isinstance(seen, str):
             return seen
@@ -384,7 +384,8 @@ def _rule(seen: _Tables, counts: Array, scores: _Scores, cache: _Cache, past: Va
         valid = [p for p in range(keys) if 0 <= p + offset <= keys - queries]
         last = offset + np.arange(rows)[:, None] % queries
         is_whole = valid and not rows // cache.heads % queries and counts[valid].all()
-        if is_whole and all(_agrees(table, p + last, window, exact=p in valid) for p, table in seen.items()):
+        exact = set(valid)
+        if is_whole and all(_agrees(table, p + last, window, exact=p in exact) for p, table in seen.items()):
             return _Visible(past, queries, offset, window)
     return "its mask is no window behind a position"
 
@@ -406,10 +407,10 @@ def _agrees(seen: Array, last: Array, window: int, *, exact: bool) -> bool:
     """
     keys = seen.shape[1]
     limited, from_end = (np.clip(ends, 0, keys - 1) for ends in (last, np.where(last < 0, last + keys, last)))
-    ways = [last] if exact else [last, limited, from_end]
     places = np.arange(keys)
     return any(
-        np.array_equal((places <= way) & ((places > way - window) if window else np.True_), seen) for way in ways
+        np.array_equal((places <= ends) & ((places > ends - window) if window else np.True_), seen)
+        for ends in ([last] if exact else [last, limited, from_end])
     )
 
 
