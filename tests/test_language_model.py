@@ -243,7 +243,7 @@ def test_the_loop_in_integers_equals_the_reference(
 
 
 def test_the_loop_with_weights_of_four_bits(example: Example, modules: dict[str, ModuleType]) -> None:
-    compiled = example.simulate.compile_step(example.quantized(Scheme(weights=DType.INT4), 48).proto, "host")
+    compiled = example.simulate.compile_step(example.quantized(Scheme(weights=DType.INT4), 16).proto, "host")
     assert_loop_equals_reference(example, compiled, "host", requests(example, modules["tokens"].Sampler, 20))
 
 

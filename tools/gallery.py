@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -191,9 +192,9 @@ def _capital(text: str) -> str:
 
 
 def _broken(words: Sequence[str]) -> list[str]:
-    """Return the command in at most two lines, broken before --precision."""
-    cut = next((at for at, word in enumerate(words) if word == "--precision"), len(words))
-    return [part for part in (shlex.join(words[:cut]), shlex.join(words[cut:])) if part]
+    """Return the command in lines, broken before --precision and before the first --state."""
+    cuts = sorted({0, len(words), *(words.index(word) for word in ("--precision", "--state") if word in words)})
+    return [shlex.join(words[start:end]) for start, end in pairwise(cuts)]
 
 
 if __name__ == "__main__":
