@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
+import onnx
+
+from mcugen.evaluation.session import Session
 
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 """Characters that are tokens; tokens of several characters follow them in a vocabulary."""
@@ -165,22 +167,23 @@ def generate(step: Step, sampler: Sampler, prompt: Sequence[int], count: int) ->
             logits = step(token, position)
 
 
-def model_step(model: Path) -> Step:
+def model_step(path: Path) -> Step:
     """Return a function that runs a step of an ONNX model in ONNX Runtime, and keeps its caches."""
-    session = onnxruntime.InferenceSession(model)
-    states = {v.name: np.zeros(v.shape, TYPES[v.type]) for v in session.get_inputs() if v.name not in ("token", "pos")}
+    model = onnx.load(path)
+    session, outputs = Session(model), [value.name for value in model.graph.output]
+    states = {v.name: _zeros(v) for v in model.graph.input if v.name not in ("token", "pos")}
 
     def step(token: int, position: int) -> np.ndarray:
-        feeds = {"token": np.array([token]), "pos": np.array([position]), **states}
-        results = dict(zip((v.name for v in session.get_outputs()), session.run(None, feeds), strict=True))
+        results = session.run(outputs, {"token": np.array([token]), "pos": np.array([position]), **states})
         states.update({name: results[f"{name}_out"] for name in states})
         return np.asarray(results["logits"]).reshape(-1)
 
     return step
 
 
-TYPES = {"tensor(float)": np.float32, "tensor(int8)": np.int8}
-"""Element types of caches, by their names in ONNX Runtime."""
+def _zeros(value: onnx.ValueInfoProto) -> np.ndarray:
+    tensor = value.type.tensor_type
+    return np.zeros([dim.dim_value for dim in tensor.shape.dim], onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
 
 
 def main() -> None:
