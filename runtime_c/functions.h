@@ -334,7 +334,8 @@ static inline int32_t mcugen_add_upper_product(int32_t acc, uint32_t a, uint32_t
     __asm__("smlatb %0, %1, %2, %0" : "+r"(acc) : "r"(a), "r"(b));
     return acc;
 #else
-    return mcugen_signed((uint32_t)acc + (uint32_t)(mcugen_high16(mcugen_signed(a)) * mcugen_low16(mcugen_signed(b))));
+    const int32_t product = mcugen_high16(mcugen_signed(a)) * mcugen_low16(mcugen_signed(b));
+    return mcugen_signed((uint32_t)acc + (uint32_t)product);
 #endif
 }
 
