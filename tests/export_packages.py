@@ -48,13 +48,22 @@ def need(*programs: str) -> None:
 
 
 @cache
-def tiny(board: str = "host", name: str = "tiny", weights_blob: bool = False) -> CompiledModel:
+def tiny(
+    board: str = "host", name: str = "tiny", weights_blob: bool = False, validation: bool = False
+) -> CompiledModel:
     """Return a model of a dense layer and a softmax in float, which needs libm."""
     random = np.random.default_rng(1)
     net = Net()
     x = net.op("MatMul", net.input("x", 1, 4), net.const(random.standard_normal((4, 3))))
     net.output(net.op("Softmax", net.op("Relu", x), out="y"))
-    return compile_model(net.model(), board, CompileOptions(name=name, weights_blob=weights_blob))
+    return compile_model(
+        net.model(), board, CompileOptions(name=name, weights_blob=weights_blob, validation=validation)
+    )
+
+
+def tiny_for(format_: str, weights_blob: bool = False) -> CompiledModel:
+    """Return the model of `tiny` for a board that a format supports, with what the format's packages hold."""
+    return tiny(board_for(format_), weights_blob=weights_blob, validation=FORMATS[format_].has_validation)
 
 
 @cache

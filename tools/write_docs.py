@@ -18,8 +18,12 @@ from markers import rewrite_passage
 from performance_summary import peers, summary
 
 from mcugen.backends.npu.ethos_u.command_stream.support import operations_table
+from mcugen.core.resources import resource_dir
+from mcugen.deploy.measured.contribution import measurement_schema, read_measurements
+from mcugen.deploy.measured.table import measurement_table
 from mcugen.deploy.monitoring.fleet import fleet_schema
 from mcugen.export.formats import format_table
+from mcugen.export.kits import kit_table
 from mcugen.options.reference import option_reference
 from mcugen.reporting.kernels import kernel_table
 from mcugen.reporting.stored import report_schema
@@ -102,6 +106,10 @@ def main() -> None:
     rewrite_passage(ROOT / "README.md", "peers", peers(performance.read_text()))
     (ROOT / "docs" / "report.schema.json").write_text(json.dumps(report_schema(), indent=1) + "\n")
     (ROOT / "docs" / "monitor.schema.json").write_text(json.dumps(fleet_schema(), indent=1) + "\n")
+    (ROOT / "docs" / "measurement.schema.json").write_text(json.dumps(measurement_schema(), indent=1) + "\n")
+    kits_page = ROOT / "docs" / "how-to" / "kits.md"
+    rewrite_passage(kits_page, "kits", kit_table())
+    rewrite_passage(kits_page, "measured", measurement_table(read_measurements(resource_dir("boards") / "measured")))
     rewrite_passage(ROOT / "ARCHITECTURE.md", "walk", walk())
     rewrite_passage(ROOT / "ARCHITECTURE.md", "rooms", rooms())
 

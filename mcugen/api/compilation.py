@@ -614,6 +614,11 @@ class Compilation:
             packaging: Version and form of the package.
         """
         known, packaging = format_by_name(format_), packaging or Packaging()
+        if known.has_validation and not self.options.validation:
+            options = replace(self.options, validation=True)
+            return replace(self, options=options).export(format_, folder, packaging)
+        if isinstance(self.board, str):
+            packaging = replace(packaging, requested_board=self.board)
         check_packaging(known, packaging, self.target, self.options)
         if folder is not None:
             check_writable(Path(folder))

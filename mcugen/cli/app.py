@@ -22,7 +22,7 @@ from mcugen.cli.commands.export import export
 from mcugen.cli.commands.init import init
 from mcugen.cli.commands.inspect import inspect
 from mcugen.cli.commands.link import link
-from mcugen.cli.commands.listing import boards, operators, show, version
+from mcugen.cli.commands.listing import boards, measured, operators, show, version
 from mcugen.cli.commands.monitor import monitor
 from mcugen.cli.commands.profile import profile
 from mcugen.cli.commands.quantize import quantize
@@ -86,6 +86,7 @@ app.command(rich_help_panel=BOARDS)(version)
 boards_app = CommandApp(invoke_without_command=True)
 boards_app.callback()(boards)
 boards_app.command()(show)
+boards_app.command()(measured)
 app.add_typer(boards_app, name="boards", help="Boards that mcugen knows.", rich_help_panel=BOARDS)
 
 

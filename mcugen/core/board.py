@@ -531,6 +531,11 @@ def board_names() -> list[str]:
     return [name for name, table in _files_of_ours().items() if not table.get("abstract", False)]
 
 
+def chip_names() -> list[str]:
+    """Return the sorted names of all boards but `host`, which is this computer."""
+    return [name for name in board_names() if name != "host"]
+
+
 @functools.cache
 def _files_of_ours() -> dict[str, dict[str, Any]]:
     """Return the contents of all board files of mcugen, by name. Cached, as each lookup of a kit needs all of them."""

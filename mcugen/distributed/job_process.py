@@ -9,9 +9,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,6 +42,19 @@ class JobLimits:
     seconds: float
 
 
+def start_process_server(modules: Sequence[str]) -> None:
+    """Start the process that jobs are copied from, so that a job need not import the modules first.
+
+    Does nothing on Windows, where each job imports what it needs.
+
+    Args:
+        modules: Names of modules that jobs use; to import them must not start threads.
+    """
+    if sys.platform != "win32":
+        multiprocessing.set_forkserver_preload(list(modules))
+        forkserver.ensure_running()
+
+
 class LostProcessError(Exception):
     """The process of a job ended without a result: it crashed, or the operating system killed it."""
 
@@ -55,7 +69,7 @@ class JobProcess:
     """
 
     def __init__(self, work: Work, task: Any, limits: JobLimits) -> None:
-        context = multiprocessing.get_context("spawn")
+        context: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
         self._limits = limits
         self._deadline = time.monotonic() + limits.seconds
         self._folder = tempfile.TemporaryDirectory(prefix="mcugen-job-", ignore_cleanup_errors=True)

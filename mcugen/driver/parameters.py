@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mcugen.backends.cpu.pipeline import optimize
-from mcugen.core.board import Board, board_names, load_board
+from mcugen.core.board import Board, chip_names, load_board
 from mcugen.core.errors import DoesNotFitError, shortened
 from mcugen.core.options import OWN_FAMILIES, CompileOptions, Places
 from mcugen.frontend.onnx import import_model
@@ -169,7 +169,7 @@ def _refusal(needed: int, weights: Sequence[Value], room: WeightBudget, options:
     problem = f"{needed:,} bytes of parameters alone, {needed - room.size:,} more than there are; largest: {names}"
     codes = sum(v.type.count for v in weights)
     remedies = [f"quantize it: --calibration SAMPLES.npz makes {codes:,} bytes of them, or fewer"] * (codes < needed)
-    roomy = [name for name in board_names() if name != "host" and _board_room(name) >= needed]
+    roomy = [name for name in chip_names() if _board_room(name) >= needed]
     if room.size == options.max_flash:
         remedies.append("allow more, or use a smaller model")
     else:

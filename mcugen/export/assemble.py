@@ -20,11 +20,11 @@ def package_files(package: Package, format_: Format) -> Files:
     code = {format_.code + name: text for name, text in package.code.items()}
     companion_files = {format_.beside + name: content for name, content in package.beside.items()}
     return {
+        "LICENSE": package.licence,
+        "README.md": _readme(package, format_),
         **({**code, **companion_files} if format_.carries_code else {}),
         **{package.filled(path): package.rendered(template) for path, template in format_.templates.items()},
         **{package.filled(path): content for path, content in format_.extra_files(package).items()},
-        "LICENSE": package.licence,
-        "README.md": _readme(package, format_),
     }
 
 

@@ -57,6 +57,8 @@ class Format:
     """Whether the tool's own checks demand a web page in the metadata."""
     supports_cpu: Callable[[Board], bool] = accept_any_board
     """Returns whether the tool supports the CPU of a board."""
+    has_validation: bool = False
+    """Whether the package has the firmware's side of `mcugen validate`."""
     framework: str = ""
     """Field of `Frameworks` that boards of this tool have; "" for tools that are not bound to boards.
 

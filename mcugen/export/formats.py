@@ -11,9 +11,10 @@ from mcugen.export.build_systems import CMAKE, MAKE
 from mcugen.export.declaration import Format
 from mcugen.export.frameworks import ESP_IDF, PICO_SDK, ZEPHYR
 from mcugen.export.ides import IAR, KEIL, MCUXPRESSO, STM32CUBE
+from mcugen.export.kits import KIT
 from mcugen.export.packs import CMSIS_PACK
 
-_ALL = (CMAKE, MAKE, ARDUINO, PLATFORMIO, ZEPHYR, ESP_IDF, PICO_SDK, CMSIS_PACK, MCUXPRESSO, STM32CUBE, IAR, KEIL)
+_ALL = (CMAKE, MAKE, ARDUINO, PLATFORMIO, ZEPHYR, ESP_IDF, PICO_SDK, CMSIS_PACK, MCUXPRESSO, STM32CUBE, IAR, KEIL, KIT)
 
 FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
 """All package formats by the value of `--format`, in the order of docs/how-to/export.md."""

@@ -86,6 +86,8 @@ class Package:
     """Version of the package, MAJOR.MINOR.PATCH."""
     url: str = ""
     """Web page of the package, for the metadata of package managers; "" for none."""
+    requested_board: str = ""
+    """Name by which the user named the board, such as that of a kit; "" for the board's own."""
 
     def __post_init__(self) -> None:
         check_package(self.version, self.url, self.board, self.compiled.options)

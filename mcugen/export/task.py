@@ -35,6 +35,8 @@ class Packaging:
     url: str = ""
     zipped: bool = False
     force: bool = False
+    requested_board: str = ""
+    """Name by which the user named the board, such as that of a kit; "" for the board's own."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def export(compiled: CompiledModel, format_: Format, folder: Path | None, packag
         folder: The folder; None for one named like the model.
         packaging: Version, web page and form of the package.
     """
-    package = Package(compiled, packaging.version, packaging.url)
+    package = Package(compiled, packaging.version, packaging.url, packaging.requested_board)
     files = (package_archive if packaging.zipped else package_files)(package, format_)
     installed = install(files, folder or Path(package.name), package.name, force=packaging.force)
     kept = [f"edited, and kept though the package has it no more: {listed(installed.kept)}"] if installed.kept else []

@@ -94,6 +94,12 @@ def keyword_options(command: str) -> dict[str, Option]:
     return {o.parameter_name: o for o in OPTIONS if command in o.commands and TARGETS.get(o.target) in _CLASSES}
 
 
+def settings_keywords(command: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a settings file that are keywords of the Python function of a command, by keyword."""
+    options = keyword_options(command)
+    return {keyword: settings[option.name] for keyword, option in options.items() if option.name in settings}
+
+
 def _require_known(command: str, keyword: str, options: Mapping[str, Option]) -> None:
     """Raise UsageError with the nearest keyword if a keyword is unknown; fields of option classes are near, too."""
     if keyword in options:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -214,6 +215,22 @@ def _path_from_here(path: Path, file: str) -> str:
     """Return the path of a file in the settings from the working directory; it never looks like an option."""
     relative_path = os.path.relpath(path.parent / file)
     return f"./{relative_path}" if relative_path.startswith("-") else relative_path
+
+
+def settings_command(command: str, values: Mapping[str, Any]) -> str:
+    """Return the command for a shell that has the options of a settings file on its command line.
+
+    Args:
+        command: Name of the command.
+        values: The values by option; "" leaves an option out, as does an option that the command does not have.
+    """
+    options = {option.name for option in OPTIONS if command in option.commands}
+    words = ["mcugen", command, *([str(values[MODEL])] if MODEL in values else [])]
+    for name, value in values.items():
+        for text in value if isinstance(value, list) else [value]:
+            if name in options and text is not False and text != "":
+                words += [f"--{name}"] if text is True else [f"--{name}", str(text)]
+    return shlex.join(words)
 
 
 def settings_text(values: Mapping[str, object]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -85,6 +86,12 @@ class TextTable:
     title: str = ""
     styles: Sequence[str | None] = ()
     sections: frozenset[int] = field(default=frozenset())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as JSON data: its headings, which of them are above numbers, and its rows."""
+        numbers = [column.kind is CellKind.NUMBER for column in self.columns]
+        rows = [[str(cell) for cell in row] for row in self.rows]
+        return {"heads": [column.head for column in self.columns], "numbers": numbers, "rows": rows}
 
     def natural_width(self, index: int) -> int:
         """Return the width in characters with which no cell of column `index` is shortened or wrapped."""

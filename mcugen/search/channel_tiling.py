@@ -126,7 +126,7 @@ def _divide(graph: Graph, node: Node, channels: int) -> None:
     parts = []
     for start in range(0, out.shape[-1], channels):
         stop = min(start + channels, out.shape[-1])
-        inputs = [node.input(0), *(v and _some(graph, v, start, stop) for v in node.inputs[1:])]
+        inputs = [node.input(0), *(v and channels_of_constant(graph, v, start, stop) for v in node.inputs[1:])]
         name, type_ = f"{node.output.name}.{start}", out.with_shape((*out.shape[:-1], stop - start), out.layout)
         parts.append(graph.add(node.op, inputs, node.origin, names=[name], types=[type_], before=node))
     whole = graph.rewrite(node, Concat(out.rank - 1), [part.output for part in parts], types=[out])
@@ -134,7 +134,7 @@ def _divide(graph: Graph, node: Node, channels: int) -> None:
         added.layer = layer
 
 
-def _some(graph: Graph, value: Value, start: int, stop: int) -> Value:
+def channels_of_constant(graph: Graph, value: Value, start: int, stop: int) -> Value:
     """Add a constant with some output channels of weights or biases."""
     assert value.data is not None
     quant = value.type.quant

@@ -14,6 +14,7 @@ from mcugen.search.graph_transformations import (
     GroupingSearch,
     GroupingTransformation,
 )
+from mcugen.search.head_projection import HeadProjection
 from mcugen.search.head_splitting import HeadSplitting
 from mcugen.search.line_buffer_bodies import LineBufferedBodies
 from mcugen.search.line_buffering import Streamings
@@ -21,7 +22,7 @@ from mcugen.search.problem import SearchProblem
 from mcugen.search.row_pairs import RowPairs
 from mcugen.search.spatial_tiling import SpatialTiling
 
-GRAPH_TRANSFORMATIONS: tuple[GraphTransformation, ...] = (HeadSplitting(), LineBufferedBodies())
+GRAPH_TRANSFORMATIONS: tuple[GraphTransformation, ...] = (HeadSplitting(), HeadProjection(), LineBufferedBodies())
 """Transformations of graphs for the goal `ram`, in their order; each one changes the result of the previous one."""
 
 GROUPING_TRANSFORMATIONS: tuple[GroupingTransformation, ...] = (SpatialTiling(),)

@@ -6,19 +6,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
-from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_SAFE_METHODS = ("GET", "HEAD")
-_LOGIN = "/login"
 _WRONG_PASSWORD_SECONDS = 2.0
 """Delay in seconds of the answer to a wrong password, which slows down guessing."""
 _MAX_LOGIN_BYTES = 4096
@@ -33,12 +30,12 @@ PAGE_POLICY = (
 RESULT_POLICY = "sandbox allow-scripts allow-downloads; frame-ancestors 'self'"
 """Content security policy of results: their scripts have no access to the page. Reports have a policy of their own."""
 
-_HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
 """Headers of all answers."""
 
 _FORM = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">
@@ -74,54 +71,30 @@ class UserAccess:
         return f"mcugen-{self.port}"
 
     def allows_host(self, host: str) -> bool:
-        """Return whether a request may have this Host header; a name that DNS could bind anew is refused.
-
-        Args:
-            host: The header: a name or an address, and perhaps a port.
-        """
+        """Return whether a request may have this Host header; a name that DNS could bind anew is refused."""
         name = urlsplit(f"//{host}").hostname or ""
         if name in ("localhost", "127.0.0.1", "::1", *self.hosts):
             return True
-        return bool(self.password) and _is_address(name)
+        with suppress(ValueError):
+            return bool(self.password) and bool(ipaddress.ip_address(name))
+        return False
 
     def allows_origin(self, headers: Mapping[str, str], *, is_required: bool) -> bool:
-        """Return whether a request comes from the page itself.
-
-        Args:
-            headers: The headers of the request, with names in lower case.
-            is_required: Whether a request without the Origin header is refused.
-        """
+        """Return whether a request comes from the page itself, by its headers, of which Origin may be required."""
         origin = headers.get("origin")
         if origin is None:
             return not is_required
         return urlsplit(origin).netloc == headers.get("host") and urlsplit(origin).scheme in ("http", "https")
 
-    def knows(self, headers: Mapping[str, str]) -> bool:
+    def knows(self, cookies: Mapping[str, str]) -> bool:
         """Return whether a request has the cookie of a user who opened the page."""
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return False
-        return morsel is not None and secrets.compare_digest(morsel.value.encode(), self.session.encode())
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return secrets.compare_digest(cookies.get(self.cookie, "").encode(), self.session.encode())
 
 
 class Guard:
-    """An ASGI application that passes on only requests of users who may use the page.
+    """An ASGI application that passes on only requests of users who may use the page."""
 
-    Attributes:
-        app: The application behind it.
-        access: Who may use the page.
-    """
-
-    def __init__(self, app: Application, access: UserAccess) -> None:
+    def __init__(self, app: ASGIApp, access: UserAccess) -> None:
         self.app, self.access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,51 +102,73 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        request = HTTPConnection(scope)
         is_socket = scope["type"] == "websocket"
-        needs_origin = is_socket or (scope["method"] not in _SAFE_METHODS)
-        if not self.access.allows_host(headers.get("host", "")):
-            await _refuse(scope, send, 421, "this name of a host is not allowed: see --allow-host")
-        elif not self.access.allows_origin(headers, is_required=needs_origin):
-            await _refuse(scope, send, 403, "requests of other pages are refused")
-        elif self.access.knows(headers):
-            await self.app(scope, receive, _with_headers(scope, send))
+        refusal: Response | None = None
+        if not self.access.allows_host(request.headers.get("host", "")):
+            refusal = PlainTextResponse("this name of a host is not allowed: see --allow-host", 421)
+        elif not self.access.allows_origin(
+            request.headers, is_required=is_socket or scope["method"] not in ("GET", "HEAD")
+        ):
+            refusal = PlainTextResponse("requests of other pages are refused", 403)
+        elif not self.access.knows(request.cookies):
+            refusal = Response(status_code=403) if is_socket else await self._open(request, receive)
+        sender = _with_headers(scope, send)
+        if refusal is None:
+            await self._pass_on(scope, receive, sender)
         elif is_socket:
-            await _refuse(scope, send, 403, "")
+            await send({"type": "websocket.close", "code": 1008})
         else:
-            await self._open(scope, receive, send)
+            refusal.headers["cache-control"] = "no-store"
+            await refusal(scope, receive, sender)
 
-    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request without a cookie: give one to who has the token or the password."""
-        tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; the application's error counts for nothing if the browser left before the answer."""
+        has_left = False
+
+        async def watched() -> Message:
+            nonlocal has_left
+            message = await receive()
+            has_left |= message["type"] == "http.disconnect"
+            return message
+
+        try:
+            await self.app(scope, watched, send)
+        except RuntimeError:
+            if not has_left:
+                raise
+
+    async def _open(self, request: HTTPConnection, receive: Receive) -> Response:
+        """Return the answer to a request without a cookie, which gives one to who has the token or the password."""
+        tokens = request.query_params.getlist("token")
         if any(secrets.compare_digest(token.encode(), self.access.token.encode()) for token in tokens):
-            await self._welcome(send)
-        elif self.access.password and scope["path"] == _LOGIN and scope["method"] == "POST":
+            return self._welcome()
+        if not self.access.password:
+            return HTMLResponse(_LOCKED, 403)
+        if request.url.path == "/login" and request.scope["method"] == "POST":
             password = parse_qs(await _body(receive)).get("password", [""])[0]
             if secrets.compare_digest(password.encode(), self.access.password.encode()):
-                await self._welcome(send)
-            else:
-                await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
-                await _answer(send, 403, _FORM)
-        else:
-            await _answer(send, 403, _FORM if self.access.password else _LOCKED)
+                return self._welcome()
+            await asyncio.sleep(_WRONG_PASSWORD_SECONDS)
+        return HTMLResponse(_FORM, 403)
 
-    async def _welcome(self, send: Send) -> None:
-        cookie = f"{self.access.cookie}={self.access.session}; HttpOnly; SameSite=Strict; Path=/"
+    def _welcome(self) -> Response:
         # A page that moves on by itself: browsers send a strict cookie only after a navigation of the same site.
         page = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">'
-        await _answer(send, 200, page, ((b"set-cookie", cookie.encode()),))
+        cookie = f"{self.access.cookie}={self.access.session}; HttpOnly; SameSite=Strict; Path=/"
+        return HTMLResponse(page, headers={"set-cookie": cookie})
 
 
 def _with_headers(scope: Scope, send: Send) -> Send:
     """Return a function that sends answers with the headers of security, and without any that allow other origins."""
-    is_result = scope["path"].startswith("/results/")
-    policy = (RESULT_POLICY if is_result else PAGE_POLICY).encode()
+    policy = RESULT_POLICY if scope["path"].startswith("/results/") else PAGE_POLICY
 
-    async def forward(message: MutableMapping[str, Any]) -> None:
+    async def forward(message: Message) -> None:
         if message["type"] == "http.response.start":
-            kept = [(name, value) for name, value in message["headers"] if not name.startswith(b"access-control-")]
-            message["headers"] = [*kept, *_HEADERS, (b"content-security-policy", policy)]
+            headers = MutableHeaders(scope=message)
+            for name in [name for name in headers if name.startswith("access-control-")]:
+                del headers[name]
+            headers.update({**_HEADERS, "content-security-policy": policy})
         await send(message)
 
     return forward
@@ -188,22 +183,3 @@ async def _body(receive: Receive) -> str:
         if not message.get("more_body"):
             break
     return data[:_MAX_LOGIN_BYTES].decode("utf-8", "replace")
-
-
-async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    await _answer(send, status, reason, kind=b"text/plain; charset=utf-8")
-
-
-async def _answer(
-    send: Send,
-    status: int,
-    text: str,
-    headers: Sequence[tuple[bytes, bytes]] = (),
-    kind: bytes = b"text/html; charset=utf-8",
-) -> None:
-    own = [(b"content-type", kind), (b"cache-control", b"no-store"), (b"content-security-policy", PAGE_POLICY.encode())]
-    await send({"type": "http.response.start", "status": status, "headers": [*own, *_HEADERS, *headers]})
-    await send({"type": "http.response.body", "body": text.encode()})

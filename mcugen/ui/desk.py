@@ -16,26 +16,28 @@ from mcugen.explore.demands import Demands, Prices
 from mcugen.explore.measure import read_outcomes
 from mcugen.explore.point import Outcome
 from mcugen.explore.search import Explored
-from mcugen.options.keywords import Keywords
+from mcugen.options.keywords import Keywords, settings_keywords
 from mcugen.options.settings import MODEL
 from mcugen.ui.jobs import Job, Jobs, JobState
-from mcugen.ui.project import MODELS, PREPARING, SAMPLES, Project, compile_keywords, without_samples
+from mcugen.ui.project import MODELS, SAMPLES, Project
 from mcugen.ui.uploads import UploadLimits
 from mcugen.ui.work import OUTCOMES, JobKind, JobRequest
 
 EXAMPLE_FILES = {"digits_f32.onnx": MODELS, "calibration.npz": SAMPLES, "eval.npz": SAMPLES}
 """Files of the example, and the folders of a project that they are copied to."""
 
+_CHECKED_WITHOUT = ("data", "precision", "monitor")
+_LEFT_OUT: Mapping[JobKind, Sequence[str]] = {
+    JobKind.MODEL: (*_CHECKED_WITHOUT, "calibration", "input-pipeline", "preprocess", "pixel-scale"),
+    JobKind.SAMPLES: (*_CHECKED_WITHOUT, "calibration"),
+    JobKind.FITS: _CHECKED_WITHOUT,
+}
+"""Options that a check does not depend on: all others need the whole compilation."""
+
 
 @dataclass
 class Desk:
-    """The project, its jobs, and what users may do.
-
-    Attributes:
-        project: The project.
-        jobs: Its jobs.
-        limits: Limits of uploads.
-    """
+    """The project, its jobs, and the limits of uploads."""
 
     project: Project
     jobs: Jobs
@@ -59,23 +61,16 @@ class Desk:
     def request(self, kind: JobKind, more: Mapping[str, Any] | None = None, **changes: Any) -> JobRequest | None:
         """Return a job of a kind for the present choices; None if there is no model, or no board if one is needed.
 
-        Args:
-            kind: What is computed.
-            more: Arguments of this kind of job.
-            **changes: Options that differ from mcugen.toml, by the name of the option; "" leaves an option out.
+        `changes` are options that differ from mcugen.toml, by the name of the option; "" leaves an option out.
         """
         settings = {name: value for name, value in {**self.settings(), **changes}.items() if value != ""}
         model, board = str(settings.get(MODEL, "")), str(settings.get("board", ""))
-        if not model or not (self.project.root / model).is_file():
+        needs_board = kind in (JobKind.REPORT, JobKind.PACKAGE, JobKind.VALIDATE)
+        if not model or not (self.project.root / model).is_file() or (needs_board and not board):
             return None
-        if kind in (JobKind.REPORT, JobKind.PACKAGE, JobKind.VALIDATE):
-            options = compile_keywords(settings)
-            return JobRequest(kind, model, board, options, more or {}) if board else None
-        if kind is JobKind.EXPLORE:
-            return JobRequest(kind, model, "", compile_keywords(settings), more or {})
-        names = {JobKind.MODEL: (), JobKind.SAMPLES: PREPARING[1:]}.get(kind, PREPARING)
-        options = without_samples(settings) | {name: settings[name] for name in names if name in settings}
-        return JobRequest(kind, model, "", compile_keywords(options), more or {})
+        left_out = _LEFT_OUT.get(kind, ())
+        options = {name: value for name, value in settings.items() if name not in left_out}
+        return JobRequest(kind, model, board * needs_board, settings_keywords("compile", options), more or {})
 
     def job(self, request: JobRequest | None) -> Job | None:
         """Return the known job of a request; None if there is none."""
@@ -86,17 +81,8 @@ class Desk:
         except OSError:
             return None
 
-    def check(self) -> None:
-        """Start the checks that the present choices need: of the model, of samples, and whether boards fit."""
-        model = self._start(self.request(JobKind.MODEL))
-        settings = self.settings()
-        for name in dict.fromkeys((settings.get("calibration"), settings.get("data"))):
-            if name:
-                self._start(self.request(JobKind.SAMPLES, {"source": str(name)}))
-        if model is not None and model.state is JobState.DONE:
-            self._start_fits()
-
-    def _start(self, request: JobRequest | None) -> Job | None:
+    def ensure(self, request: JobRequest | None) -> Job | None:
+        """Return the job of a request, which starts unless it was started before; None if it cannot start."""
         known = self.job(request)
         if request is None or (known is not None and known.state is not JobState.INTERRUPTED):
             return known
@@ -105,17 +91,10 @@ class Desk:
         except McugenError:
             return None
 
-    def _start_fits(self) -> None:
-        """Start the check of all boards, and end one that runs for another model or other samples."""
-        request = self.request(JobKind.FITS)
-        known = self.job(request)
-        for other in self.jobs.all():
-            if other.request.kind is JobKind.FITS and other.state.is_open and other is not known:
-                self.jobs.cancel(other)
-        self._start(request)
-
-    def explored(self, job: Job) -> Explored | None:
+    def explored(self, job: Job | None) -> Explored | None:
         """Return what a job of exploration has found so far; None if that is nothing."""
+        if job is None:
+            return None
         parts = [part for part in job.parts if isinstance(part, Outcome)]
         is_done = job.state is JobState.DONE
         outcomes = _stored_outcomes(self.jobs.folder(job) / OUTCOMES, job.version) if is_done else parts

@@ -8,24 +8,24 @@ import re
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcugen.core.errors import DoesNotFitError, InternalError, Interrupted, McugenError, printable
+from mcugen.core.errors import DoesNotFitError, Interrupted, McugenError, printable
 from mcugen.core.limits import read_bounded
-from mcugen.distributed.job_process import JobLimits, JobProcess, LostProcessError
+from mcugen.distributed.job_process import JobLimits, JobProcess, LostProcessError, start_process_server
 from mcugen.distributed.pace import Pace
 from mcugen.distributed.processes import MAX_LOSSES
 from mcugen.distributed.sharing import Workers
-from mcugen.ui.project import Project
-from mcugen.ui.work import KEY_CHARACTERS, JobQueue, JobRequest, JobTask, run_job
+from mcugen.ui.project import RESULTS, Project
+from mcugen.ui.work import KEY_CHARACTERS, JobKind, JobRequest, JobTask, run_job
 
 _FILE = "job.json"
 """Name of the file that records a job in its folder of results."""
@@ -53,24 +53,12 @@ class JobState(StrEnum):
         return self in (JobState.WAITING, JobState.RUNNING)
 
 
-@dataclass(frozen=True)
-class JobFailure:
-    """The error that ended a job, in the parts of McugenError.
-
-    Attributes:
-        rule: What must hold.
-        found: What was found instead; "" for none.
-        remedy: What to do; "" for nothing.
-    """
+class JobFailure(NamedTuple):
+    """The `rule`, `found` and `remedy` of the error that ended a job (McugenError); "" for none."""
 
     rule: str
     found: str = ""
     remedy: str = ""
-
-    @classmethod
-    def of(cls, error: McugenError) -> JobFailure:
-        """Return the failure for an error, without unprintable characters."""
-        return cls(*map(printable, (error.rule, error.found, error.remedy)))
 
 
 @dataclass
@@ -83,7 +71,6 @@ class JobRecord:
         result: Its result as JSON data; None until it is done.
         failure: Why it failed; None if it did not.
         created: Time of the request in seconds since 1970.
-        seconds: Time that it ran.
     """
 
     request: JobRequest
@@ -91,7 +78,6 @@ class JobRecord:
     result: dict[str, Any] | None = None
     failure: JobFailure | None = None
     created: float = field(default_factory=time.time)
-    seconds: float = 0.0
 
 
 @dataclass
@@ -139,12 +125,11 @@ class Jobs:
     def __init__(self, project: Project, limits: JobLimits, workers: Workers) -> None:
         self._project, self._limits, self._workers = project, limits, workers
         self._jobs: dict[str, Job] = {}
-        self._queues: dict[JobQueue, deque[Job]] = {queue: deque() for queue in JobQueue}
-        self._change = threading.Condition()
+        self._queues = {kind.queue: ThreadPoolExecutor(1) for kind in JobKind}
+        self._change = threading.Lock()
         self._is_closed = False
+        start_process_server([run_job.__module__])
         self._load()
-        for queue in self._queues.values():
-            threading.Thread(target=self._serve, args=(queue,), daemon=True).start()
 
     def all(self) -> Sequence[Job]:
         """Return all jobs, the latest first."""
@@ -157,14 +142,10 @@ class Jobs:
 
     def folder(self, job: Job) -> Path:
         """Return the folder of a job's results."""
-        return self._project.results / job.key
+        return self._project.root / RESULTS / job.key
 
     def submit(self, request: JobRequest, *, again: bool = False) -> Job:
-        """Return the job of a request: a known one if it is done, runs or waits; otherwise a new one.
-
-        Args:
-            request: What is computed.
-            again: Whether to compute it again even if its result, or its failure, is known.
+        """Return the job of a request: a known one if it is not to be computed again, or a new one.
 
         Raises:
             McugenError: A file of the request cannot be read.
@@ -181,8 +162,7 @@ class Jobs:
                 return known
             job = self._jobs[key] = Job(request, key=key)
             self._record(job)
-            self._queues[request.kind.queue].append(job)
-            self._change.notify_all()
+            self._queues[request.kind.queue].submit(self._serve, job)
         self._forget_oldest()
         return job
 
@@ -190,7 +170,6 @@ class Jobs:
         """End a job that waits or runs; others are not changed."""
         with self._change:
             if job.state is JobState.WAITING:
-                self._queues[job.request.kind.queue].remove(job)
                 self._finish(job, JobState.CANCELLED)
             job.is_cancelled, process = True, job.process
         if process is not None:
@@ -199,15 +178,15 @@ class Jobs:
     def close(self) -> None:
         """End all jobs, with the processes that they started; they count as interrupted."""
         self._is_closed = True
-        with self._change:
-            self._change.notify_all()
+        for queue in self._queues.values():
+            queue.shutdown(wait=False, cancel_futures=True)
         for job in self.all():
             if job.state is JobState.RUNNING:
                 self.cancel(job)
 
     def _load(self) -> None:
         """Read the jobs of earlier runs; those that had not ended are interrupted."""
-        for path in sorted(self._project.results.glob(f"*/{_FILE}")):
+        for path in sorted(self._project.root.glob(f"{RESULTS}/*/{_FILE}")):
             key = path.parent.name
             with suppress(OSError, ValueError, ValidationError):
                 if not _KEY.fullmatch(key):
@@ -232,44 +211,37 @@ class Jobs:
                 self._jobs.pop(job.key, None)
                 shutil.rmtree(self.folder(job), ignore_errors=True)
 
-    def _serve(self, queue: deque[Job]) -> None:
-        """Run the jobs of one queue, one after the other, until the end of the server."""
-        while not self._is_closed:
-            with self._change:
-                while not queue and not self._is_closed:
-                    self._change.wait()
-                if self._is_closed:
-                    return
-                job = queue.popleft()
-                job.state = JobState.RUNNING
-                job.version += 1
-            began = time.monotonic()
-            state = self._run(job)
-            job.seconds = time.monotonic() - began
-            with self._change:
-                self._finish(job, state)
+    def _serve(self, job: Job) -> None:
+        """Run a job, unless it was cancelled while it waited."""
+        with self._change:
+            if job.state is not JobState.WAITING or self._is_closed:
+                return
+            job.state = JobState.RUNNING
+            job.version += 1
+        state = self._run(job)
+        with self._change:
+            self._finish(job, state)
 
     def _run(self, job: Job) -> JobState:
         """Run a job, again if its process is lost, and return its last state."""
         try:
-            while True:
+            while job.result is None:
                 try:
                     job.result = self._run_once(job)
-                    return JobState.DONE
                 except LostProcessError as error:
                     job.losses += 1
                     if job.losses >= MAX_LOSSES or self._is_closed:
                         rule, remedy = "a job must fit this computer's memory", "allow it more: --job-memory"
                         raise DoesNotFitError(rule, f"its process was lost {job.losses} times", remedy) from error
+            return JobState.DONE
         except Interrupted:
             return JobState.INTERRUPTED if self._is_closed else JobState.CANCELLED
         except McugenError as error:
-            job.failure = JobFailure.of(error)
-            return JobState.FAILED
+            parts = error.rule, error.found, error.remedy
         except Exception as error:  # The page must go on; the job shows what happened.
-            reason = f"{type(error).__name__}: {error}"
-            job.failure = JobFailure.of(InternalError("internal error: this must not happen", reason))
-            return JobState.FAILED
+            parts = "internal error: this must not happen", f"{type(error).__name__}: {error}", ""
+        job.failure = JobFailure(*map(printable, parts))
+        return JobState.FAILED
 
     def _run_once(self, job: Job) -> dict[str, Any]:
         """Run a job in a new process, and return its result.

@@ -8,22 +8,14 @@ from typing import Any
 
 from nicegui import ui
 
+from mcugen.explore.fits import BoardFit, fit_table
 from mcugen.options.settings import MODEL
-from mcugen.ui.desk import Desk, has_example
+from mcugen.ui.desk import has_example
 from mcugen.ui.jobs import Job, JobState
-from mcugen.ui.project import MODEL_SUFFIXES
-from mcugen.ui.section import JobSection, stamp_of
-from mcugen.ui.widgets import Panel, facts, frame, line, notices, show_state, tell, text
+from mcugen.ui.project import MODELS, SUFFIXES
+from mcugen.ui.section import JobSection
+from mcugen.ui.widgets import Panel, drop_zone, facts, frame, notices, table, tell, text
 from mcugen.ui.work import NETWORK, JobKind
-
-_COLUMNS = (
-    ("board", "Board", "left"),
-    ("verdict", "Fits", "left"),
-    ("ram", "RAM: needs / has", "right"),
-    ("flash", "Flash: needs / has", "right"),
-    ("reason", "Reason", "left"),
-)
-"""Columns of the table of boards: key, title and alignment."""
 
 
 class ModelSection(JobSection):
@@ -33,99 +25,47 @@ class ModelSection(JobSection):
 
     def build(self) -> Sequence[Panel]:
         """Build the content, and return its panels."""
-        desk = self.desk
-        _drop_zone(desk)
-        choice = Panel(lambda: (desk.project.models(), desk.settings().get(MODEL)), self.choose)
-        verdict = self.result_panel()
-        fits = Panel(lambda: stamp_of(desk.job(desk.request(JobKind.FITS))), self.show_fits)
-        return [choice, verdict, fits]
+        desk, suffixes = self.desk, SUFFIXES[MODELS]
+        with drop_zone(MODELS, f"Drop a model here ({', '.join(suffixes)})", (*suffixes, ".data")):
+            if has_example():
+                ui.button("Take the example", on_click=lambda: tell(desk.take_example)).props("flat")
+        choice = Panel(lambda: (desk.project.files(MODELS), desk.settings().get(MODEL)), self.choose)
+        verdict = self.own_panel()
+        return [choice, verdict, self.result_panel(self.fits, self.show_fits)]
+
+    def check(self) -> None:
+        """Look at the model, and start the check of all boards, which ends one for another model or other samples."""
+        known = self.desk.ensure(self.request())
+        if known is not None and known.state is JobState.DONE:
+            for other in self.desk.jobs.all():
+                if other.request.kind is JobKind.FITS and other.state.is_open and other is not self.fits():
+                    self.desk.jobs.cancel(other)
+            self.desk.ensure(self.desk.request(JobKind.FITS))
 
     def choose(self) -> None:
         """Show the models of the project to choose from."""
-        models = self.desk.project.models()
+        models = self.desk.project.files(MODELS)
         if models:
-            chosen = self.desk.settings().get(MODEL)
-            ui.select(
-                models,
-                label="Model of this project",
-                value=chosen if chosen in models else None,
-                on_change=lambda event: self.set(MODEL, event.value),
-            ).props("outlined dense")
+            self.select(MODEL, "Model of this project", models, self.desk.settings().get(MODEL))
 
     def show(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Show what the model is."""
-        operators = ", ".join(f"{count} {name}" for name, count in result["operators"].items())
-        facts(
-            [
-                *((f"Input '{end['name']}'", _endpoint(end)) for end in result["inputs"]),
-                *((f"Output '{end['name']}'", _endpoint(end)) for end in result["outputs"]),
-                ("Parameters", f"{result['parameters']:,}"),
-                ("Multiply-accumulates", f"{result['macs']:,}"),
-                ("Operators", operators),
-            ]
-        )
+        """Show what the model is, and a first estimate of the boards that it fits."""
+        counts = [("Parameters", f"{result['parameters']:,}"), ("Multiply-accumulates", f"{result['macs']:,}")]
+        known = [("Operators", result["operators"]), ("First estimate", result["estimate"])]
+        facts([*result["ends"], *counts, *known])
         notices(result["warnings"], result["notes"])
-        with ui.expansion("Graph, as given and as compiled").props("dense") as graph:
-            graph.on_value_change(lambda event: _fill(graph, event.value, f"/results/{job.key}/{NETWORK}"))
+        with ui.expansion("Graph, as given and as compiled").props("dense"):
+            frame(f"/results/{job.key}/{NETWORK}", "Graph of the model")
 
-    def show_fits(self) -> None:
+    def fits(self) -> Job | None:
+        """Return the job that checks all boards; None if there is none."""
+        return self.desk.job(self.desk.request(JobKind.FITS))
+
+    def show_fits(self, job: Job, result: Mapping[str, Any]) -> None:
         """Show how many boards the model fits, and the table of all boards."""
-        job = self.desk.job(self.desk.request(JobKind.FITS))
-        if job is None:
-            return
-        is_done = show_state(job, self.desk.jobs)
-        fits = job.result["fits"] if is_done and job.result else [fit for part in job.parts for fit in part]
-        if not fits:
-            return
-        count = sum(fit["fits"] for fit in fits)
-        more = "" if job.state is JobState.DONE else " so far"
-        precision = "int8" if job.request.options.get("calibration") else "float32"
-        text(f"Fits {count} of {len(fits)} boards{more} in {precision} (estimates without the stack)", "text strong")
+        fits, is_done = [BoardFit(**fit) for fit in result["fits"]], job.state is JobState.DONE
+        about = f"{sum(fit.fits for fit in fits)} of {len(fits)} boards{'' if is_done else ' so far'}"
+        text(f"Fits {about} {result['precision']} (estimates without the stack)", "text strong")
         if is_done:
-            with ui.expansion("All boards").props("dense"), ui.element("div").classes("scroll"):
-                _table(fits)
-
-
-def _endpoint(end: dict[str, Any]) -> str:
-    return f"{' x '.join(map(str, end['shape']))} {end['type']}"
-
-
-def _fill(parent: ui.expansion, is_open: bool, url: str) -> None:
-    """Load the page of the graph when it is opened for the first time."""
-    if is_open and not parent.default_slot.children:
-        with parent:
-            frame(url, "Graph of the model")
-
-
-def _table(fits: Sequence[dict[str, Any]]) -> None:
-    rows = [
-        {
-            "board": fit["board"],
-            "verdict": "yes" if fit["fits"] else "no",
-            "ram": f"{_bytes(fit['ram_needed'])} / {fit['ram_available']:,}",
-            "flash": f"{_bytes(fit['flash_needed'])} / {fit['flash_available']:,}",
-            "reason": fit["reason"][:200],
-        }
-        for fit in fits
-    ]
-    columns = [
-        {"name": key, "label": title, "field": key, "align": align, "sortable": True} for key, title, align in _COLUMNS
-    ]
-    ui.table(rows=rows, columns=columns, row_key="board").props("dense flat")
-
-
-def _bytes(number: int | None) -> str:
-    return "-" if number is None else f"{number:,}"
-
-
-def _drop_zone(desk: Desk) -> None:
-    with ui.element("div").classes("drop").props("data-drop=model"):
-        text(f"Drop a model here ({', '.join(MODEL_SUFFIXES)})", "")
-        accepted = ",".join((*MODEL_SUFFIXES, ".data"))
-        ui.element("input").classes("hidden-input files").props(
-            f'type=file multiple accept="{accepted}" tabindex=-1 aria-label="Files of a model"'
-        )
-        with line():
-            ui.button("Choose a model").props("outline data-pick=files")
-            if has_example():
-                ui.button("Take the example", on_click=lambda: tell(desk.take_example)).props("flat")
+            with ui.expansion("All boards").props("dense"):
+                table(fit_table("", fits).to_json())

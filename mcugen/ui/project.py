@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,35 +11,27 @@ from typing import Any
 
 from mcugen.codegen.write import write_text
 from mcugen.core.limits import read_bounded
-from mcugen.options.keywords import keyword_options
-from mcugen.options.settings import FILE, MAX_SETTINGS_BYTES, MODEL, read_settings, settings_kinds, settings_text
+from mcugen.options.settings import (
+    FILE,
+    MAX_SETTINGS_BYTES,
+    read_settings,
+    settings_command,
+    settings_kinds,
+    settings_text,
+)
 
-MODELS, SAMPLES, RESULTS = "models", "samples", "results"
+MODELS, SAMPLES, SNAPSHOTS, RESULTS = "models", "samples", "snapshots", "results"
 """Names of the folders of a project."""
 
-MODEL_SUFFIXES = (".onnx", ".tflite", ".pt2")
-"""Ends of the names of models."""
-ARRAY_SUFFIXES = (".npz", ".npy")
-"""Ends of the names of files that hold all samples."""
-
-PREPARING = ("calibration", "input-pipeline", "preprocess", "pixel-scale")
-"""Keys of options on samples, which are left out where a model is only looked at."""
+SUFFIXES = {MODELS: (".onnx", ".tflite", ".pt2"), SAMPLES: (".npz", ".npy"), SNAPSHOTS: (".bin", ".dat", ".json")}
+"""Ends of the names of models, of files that hold all samples, and of snapshots with reports, by folder."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project folder.
-
-    Attributes:
-        root: The folder, which exists.
-    """
+    """A project folder; its path `root` exists."""
 
     root: Path
-
-    @property
-    def results(self) -> Path:
-        """Return the folder of results."""
-        return self.root / RESULTS
 
     @property
     def settings_file(self) -> Path:
@@ -59,10 +50,7 @@ class Project:
         return tomllib.loads(read_bounded(self.settings_file, MAX_SETTINGS_BYTES).decode())
 
     def change(self, values: Mapping[str, Any]) -> None:
-        """Set options in mcugen.toml.
-
-        Args:
-            values: The values by name of the option; None and "" remove an option.
+        """Set options in mcugen.toml; None and "" remove an option.
 
         Raises:
             UsageError: A value is not printable.
@@ -71,56 +59,12 @@ class Project:
         merged = {**self.settings(), **values}
         write_text(self.settings_file, settings_text({k: v for k, v in merged.items() if v not in (None, "")}))
 
-    def models(self) -> list[str]:
-        """Return the paths of the project's models, relative to its folder."""
-        return self._files(MODELS, MODEL_SUFFIXES)
-
-    def sample_files(self) -> list[str]:
-        """Return the paths of the project's files of samples, relative to its folder."""
-        return self._files(SAMPLES, ARRAY_SUFFIXES)
-
-    def _files(self, folder: str, suffixes: tuple[str, ...]) -> list[str]:
+    def files(self, folder: str) -> list[str]:
+        """Return the paths of the files that belong in MODELS, SAMPLES or SNAPSHOTS, relative to the project."""
         place = self.root / folder
-        if not place.is_dir():
-            return []
-        return [f"{folder}/{path.name}" for path in sorted(place.iterdir()) if path.suffix.lower() in suffixes]
+        known = sorted(place.iterdir()) if place.is_dir() else []
+        return [f"{folder}/{path.name}" for path in known if path.suffix.lower() in SUFFIXES[folder]]
 
-    def command(self, name: str, arguments: Mapping[str, str]) -> str:
-        """Return a command for a shell in the project folder that takes the options of mcugen.toml, written in full.
-
-        Args:
-            name: Name of the command.
-            arguments: Options that differ from mcugen.toml, by name; "" leaves an option out.
-        """
-        settings = self.settings()
-        words = ["mcugen", name, *([settings[MODEL]] if MODEL in settings else [])]
-        known = {key: value for key, value in settings.items() if key != MODEL}
-        for key, value in {**known, **arguments}.items():
-            for text in value if isinstance(value, list) else [value]:
-                if text is True:
-                    words.append(f"--{key}")
-                elif text is not False and text != "":
-                    words += [f"--{key}", str(text)]
-        return shlex.join(words)
-
-
-def compile_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a settings file that compile a model, as keywords of `mcugen.compile`.
-
-    Args:
-        settings: The options by name.
-    """
-    return {
-        parameter: settings[option.name]
-        for parameter, option in keyword_options("compile").items()
-        if option.name in settings
-    }
-
-
-def without_samples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without the options on samples, by which a model is only imported.
-
-    Args:
-        settings: The options by name.
-    """
-    return {key: value for key, value in settings.items() if key not in (*PREPARING, "data", "precision")}
+    def command(self, name: str, changes: Mapping[str, str]) -> str:
+        """Return the command for a shell in the project folder that takes the settings, with some changes."""
+        return settings_command(name, {**self.settings(), **changes})

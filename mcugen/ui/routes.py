@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse
@@ -20,20 +20,16 @@ from mcugen.reporting.html import report_page
 from mcugen.reporting.pages import source
 from mcugen.reporting.stored import read_report
 from mcugen.ui.desk import Desk
-from mcugen.ui.page import ASSETS, build_page
-from mcugen.ui.uploads import TooLargeError, finish_samples, receive_model, receive_sample
-from mcugen.ui.work import EXPLORED, KEY_CHARACTERS, NETWORK, PAGE, REPORT, JobKind
+from mcugen.ui.page import build_page
+from mcugen.ui.uploads import TooLargeError, finish_samples, receive_file, receive_sample
+from mcugen.ui.work import EXPLORED, NETWORK, PAGE, REPORT, JobKind
 
 SHOWN_FILES = (PAGE, NETWORK, EXPLORED, REPORT)
 """Names of files of results that the page shows or offers; a package is offered besides."""
 
 
 def build_app(desk: Desk) -> FastAPI:
-    """Return the application: the page, and the routes of uploads, results and assets.
-
-    Args:
-        desk: What all pages share.
-    """
+    """Return the application: the page, and the routes of uploads, results and assets."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _add_assets(app)
     _add_uploads(app, desk)
@@ -52,18 +48,13 @@ def build_app(desk: Desk) -> FastAPI:
 
 
 def _add_assets(app: FastAPI) -> None:
-    """Add the scripts and the style sheet of the page, which never change while the server runs."""
+    """Add the script of the page, which never changes while the server runs: browsers keep it by its address."""
 
-    @app.get("/assets/{digest}/{name}")
-    def asset(digest: str, name: str) -> Response:
-        if name not in ASSETS:
-            return Response(status_code=404)
-        if name == "vega.js":
-            text = f"(() => {{{vega()}\n}})();"  # Its names must not hide those of the page's other scripts.
-        else:
-            text = source(name if name == "drawing.js" else f"../ui/{name}")
-        kind = "text/css" if name.endswith(".css") else "text/javascript"
-        return Response(text, media_type=kind, headers={"cache-control": "private, max-age=31536000"})
+    @app.get("/assets/{digest}/page.js")
+    def asset(digest: str) -> Response:
+        # The names of Vega must not hide those of the page's other scripts.
+        text = f"(() => {{{vega()}\n}})();\n{source('drawing.js')}\n{source('../ui/page.js')}"
+        return Response(text, media_type="text/javascript", headers={"cache-control": "private, max-age=31536000"})
 
 
 def _add_uploads(app: FastAPI, desk: Desk) -> None:
@@ -82,13 +73,13 @@ def _add_uploads(app: FastAPI, desk: Desk) -> None:
             return Response(str(error), 413 if isinstance(error, TooLargeError) else 400, media_type="text/plain")
         return Response(status_code=204)
 
-    @app.put("/upload/model/{name}")
-    async def model(name: str, request: Request) -> Response:
-        return await answer(request, receive_model(desk.project, name, request.stream(), desk.limits))
-
     @app.put("/upload/samples/{folder}/{path:path}")
     async def sample(folder: str, path: str, request: Request) -> Response:
         return await answer(request, receive_sample(desk.project, folder, path, request.stream(), desk.limits))
+
+    @app.put("/upload/{folder}/{name}")
+    async def file(folder: Literal["models", "snapshots"], name: str, request: Request) -> Response:
+        return await answer(request, receive_file(desk.project, folder, name, request.stream(), desk.limits))
 
     @app.post("/upload/samples/{folder}")
     async def finish(folder: str, request: Request) -> Response:
@@ -112,8 +103,7 @@ async def _take_samples(desk: Desk, folder: str) -> None:
     while job.state.is_open:
         await asyncio.sleep(0.1)
     if job.result is None:
-        failure = job.failure
-        raise UsageError(failure.rule, failure.found, failure.remedy) if failure else UsageError("it was cancelled")
+        raise UsageError(*(job.failure or ("the samples must be looked at", "this was cancelled", "drop them again")))
     desk.use_samples(str(job.result["file"]))
 
 
@@ -124,9 +114,8 @@ def _add_results(app: FastAPI, desk: Desk) -> None:
     @app.get("/results/{key}/{name}")
     def result(key: str, name: str) -> Response:
         job = desk.jobs.find(key)
-        offered = job is not None and (name in SHOWN_FILES or name == (job.result or {}).get("file"))
-        path = desk.project.results / key / name
-        if job is None or not offered or "/" in name or len(key) != KEY_CHARACTERS or not path.is_file():
+        is_offered = job is not None and (name in SHOWN_FILES or name == (job.result or {}).get("file"))
+        if job is None or not is_offered or not (path := desk.jobs.folder(job) / name).is_file():
             return Response(status_code=404)
         is_page = name.endswith(".html")
         return FileResponse(path, headers=fresh, filename=None if is_page else name)

@@ -13,7 +13,6 @@ from mcugen.core.errors import UsageError
 from mcugen.core.packages import optional_package
 from mcugen.distributed.job_process import JobLimits
 from mcugen.distributed.sharing import Workers
-from mcugen.ui.access import Guard, UserAccess
 from mcugen.ui.desk import Desk
 from mcugen.ui.jobs import Jobs
 from mcugen.ui.project import Project
@@ -21,9 +20,6 @@ from mcugen.ui.uploads import UploadLimits
 
 LOOPBACK = "127.0.0.1"
 """Address that only programs of this computer reach."""
-
-_GRACE_SECONDS = 2
-"""Longest time in seconds that open connections may take to end."""
 
 
 @dataclass(frozen=True)
@@ -65,30 +61,31 @@ def serve(folder: Path, options: ServerOptions, workers: Workers, tell_address: 
         UsageError: The folder or the port cannot be used.
         ToolMissingError: NiceGUI is not installed.
     """
+    project = _open_project(folder)
+    jobs = Jobs(project, options.job_limits, workers)  # Its process server starts meanwhile.
     with optional_package("ui", "mcugen ui"):
         import uvicorn
 
+        from mcugen.ui.access import Guard, UserAccess
         from mcugen.ui.routes import build_app
-    project = _open_project(folder)
     os.chdir(project.root)  # Board files in mcugen.toml are relative to it.
     listener = _listen(options.host, options.port)
     port = listener.getsockname()[1]
     access = UserAccess(port, options.hosts, options.password)
-    desk = Desk(project, Jobs(project, options.job_limits, workers), options.uploads)
-    app = build_app(desk)
+    desk = Desk(project, jobs, options.uploads)
+    # Open connections may take two seconds to end.
     config = uvicorn.Config(
-        Guard(app, access), log_level="warning", server_header=False, timeout_graceful_shutdown=_GRACE_SECONDS
+        Guard(build_app(desk), access), log_level="warning", server_header=False, timeout_graceful_shutdown=2
     )
-    server = uvicorn.Server(config)
     name = f"[{options.host}]" if ":" in options.host else options.host
     host = LOOPBACK if options.host in ("0.0.0.0", "::") else name
     try:
         tell_address(f"http://{host}:{port}/?token={access.token}")
-        server.run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:
         pass
     finally:
-        desk.jobs.close()
+        jobs.close()
 
 
 def _open_project(folder: Path) -> Project:

@@ -13,7 +13,7 @@ from mcugen.core.errors import UsageError, shortened
 from mcugen.core.file_names import safe_name
 from mcugen.core.limits import MAX_MODEL_BYTES
 from mcugen.options.settings import MODEL
-from mcugen.ui.project import ARRAY_SUFFIXES, MODEL_SUFFIXES, MODELS, SAMPLES, Project
+from mcugen.ui.project import MODELS, SAMPLES, SUFFIXES, Project
 
 INCOMING = ".incoming"
 """Name of the folder, below that of samples, of uploads that are not complete."""
@@ -22,7 +22,7 @@ MAX_UPLOAD_DEPTH = 4
 
 _DATA = re.compile(r"[._-]data$")
 """End of the name of a model's external data (docs/how-to/quantize.md)."""
-_SAMPLE_PARTS = (*ARRAY_SUFFIXES, ".zip", ".png", ".jpg", ".jpeg", ".bmp", ".wav", ".csv")
+SAMPLE_PARTS = (*SUFFIXES[SAMPLES], ".zip", ".png", ".jpg", ".jpeg", ".bmp", ".wav", ".csv")
 """Ends of the names of files that may be dropped as samples."""
 
 
@@ -32,7 +32,7 @@ class UploadLimits:
 
     Attributes:
         file_bytes: Largest size of one file, and of all files of one folder, in bytes.
-        files: Largest number of files of one folder of samples.
+        files: Largest number of files of one folder of samples, and of snapshots.
         models: Largest number of models in a project.
     """
 
@@ -45,30 +45,33 @@ class TooLargeError(UsageError):
     """A file or a folder exceeds the limits of uploads."""
 
 
-async def receive_model(project: Project, name: str, data: AsyncIterator[bytes], limits: UploadLimits) -> None:
-    """Store an uploaded model, and make it the model of the project; external data files are stored beside models.
+async def receive_file(
+    project: Project, folder: str, name: str, data: AsyncIterator[bytes], limits: UploadLimits
+) -> None:
+    """Store an uploaded model, snapshot or report; a model becomes that of the project, beside its external data.
 
     Args:
         project: The project.
+        folder: MODELS or SNAPSHOTS.
         name: Name of the file in the browser.
         data: Its contents.
         limits: Limits of uploads.
 
     Raises:
-        UsageError: The file is no model.
-        TooLargeError: The file is too large, or there are too many models.
+        UsageError: The file does not belong there.
+        TooLargeError: The file is too large, or there are too many.
     """
-    safe = safe_name(name)
-    is_model = Path(safe).suffix.lower() in MODEL_SUFFIXES
-    if not is_model and not _DATA.search(safe):
-        rule = f"a model must be a file of {', '.join(MODEL_SUFFIXES)}"
-        raise UsageError(rule, f"'{shortened(name, 80)}'", "export the network to ONNX")
-    target = project.root / MODELS / safe
-    if not target.exists() and len(project.models()) >= limits.models:
-        raise TooLargeError(f"a project holds at most {limits.models} models", "one more", "remove some files")
+    safe, suffixes = safe_name(name), SUFFIXES[folder]
+    has_suffix, is_model = Path(safe).suffix.lower() in suffixes, folder == MODELS
+    if not has_suffix and not (is_model and _DATA.search(safe)):
+        remedy = "export the network to ONNX" if is_model else "drop the files that devices and mcugen wrote"
+        raise UsageError(f"{folder} must be files of {', '.join(suffixes)}", f"'{shortened(name, 80)}'", remedy)
+    target, max_files = project.root / folder / safe, limits.models if is_model else limits.files
+    if not target.exists() and len(project.files(folder)) >= max_files:
+        raise TooLargeError(f"a project holds at most {max_files:,} {folder}", "one more", "remove some files")
     await _store(target, data, min(limits.file_bytes, MAX_MODEL_BYTES))
-    if is_model:
-        project.change({MODEL: f"{MODELS}/{safe}"})
+    if is_model and has_suffix:
+        project.change({MODEL: f"{folder}/{safe}"})
 
 
 async def receive_sample(
@@ -88,37 +91,32 @@ async def receive_sample(
         TooLargeError: The files are too large, or too many.
     """
     parts = [safe_name(part) for part in path.split("/") if part not in ("", ".", "..")]
-    if not parts or len(parts) > MAX_UPLOAD_DEPTH or Path(parts[-1]).suffix.lower() not in _SAMPLE_PARTS:
-        rule = f"samples must be files of {', '.join(_SAMPLE_PARTS)}, in at most {MAX_UPLOAD_DEPTH - 1} folders"
+    if not parts or len(parts) > MAX_UPLOAD_DEPTH or Path(parts[-1]).suffix.lower() not in SAMPLE_PARTS:
+        rule = f"samples must be files of {', '.join(SAMPLE_PARTS)}, in at most {MAX_UPLOAD_DEPTH - 1} folders"
         raise UsageError(rule, f"'{shortened(path, 80)}'", "drop an .npz file, or a folder of images or WAV files")
-    place = incoming_folder(project, folder)
-    known = [p for p in place.rglob("*") if p.is_file()] if place.is_dir() else []
+    place, known = _incoming(project, folder)
     if len(known) >= limits.files:
         raise TooLargeError(f"samples must be at most {limits.files:,} files", "more", "drop one .npz file")
     room = limits.file_bytes - sum(p.stat().st_size for p in known)
     await _store(place.joinpath(*parts), data, room)
 
 
-def incoming_folder(project: Project, folder: str) -> Path:
-    """Return the folder of incoming files of a drop; it need not exist."""
-    return project.root / SAMPLES / INCOMING / safe_name(folder)
+def _incoming(project: Project, folder: str) -> tuple[Path, list[Path]]:
+    """Return the folder of incoming files of a drop, which need not exist, and its files."""
+    place = project.root / SAMPLES / INCOMING / safe_name(folder)
+    return place, [path for path in place.rglob("*") if path.is_file()] if place.is_dir() else []
 
 
 def finish_samples(project: Project, folder: str) -> str:
-    """Return the path of dropped samples relative to the project: a file of arrays, or a folder to convert.
-
-    Args:
-        project: The project.
-        folder: Name of the samples.
+    """Return the path of the dropped samples of a name in the project: a file of arrays, or a folder to convert.
 
     Raises:
         UsageError: No file arrived.
     """
-    place = incoming_folder(project, folder)
-    files = [p for p in place.rglob("*") if p.is_file()] if place.is_dir() else []
+    place, files = _incoming(project, folder)
     if not files:
         raise UsageError("samples must have files", "none", "drop an .npz file, or a folder of images or WAV files")
-    if len(files) == 1 and files[0].suffix.lower() in ARRAY_SUFFIXES:
+    if len(files) == 1 and files[0].suffix.lower() in SUFFIXES[SAMPLES]:
         target = project.root / SAMPLES / files[0].name
         files[0].replace(target)
         shutil.rmtree(place)

@@ -5,37 +5,61 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mcugen.api.compilation import Compilation
+from mcugen.core.board import chip_names, load_board
 from mcugen.core.cache import Store, code_digest
+from mcugen.core.errors import UsageError
+from mcugen.core.options import GOALS
+from mcugen.deploy.monitoring.drift import Thresholds
+from mcugen.deploy.monitoring.fleet import read_fleet
+from mcugen.deploy.monitoring.text import fleet_page
+from mcugen.deploy.validation.figures import ValidationReport
+from mcugen.deploy.validation.session import SIMULATOR_PORT, ValidationSetup, validate_model
+from mcugen.deploy.validation.text import findings, layer_check_table, totals, validation_page
 from mcugen.distributed.job_process import Emit
 from mcugen.distributed.sharing import Workers
+from mcugen.evaluation.sample_import import import_samples
+from mcugen.evaluation.sample_warnings import label_warnings
+from mcugen.explore.demands import Demands
 from mcugen.explore.fingerprint import fingerprint
+from mcugen.explore.fits import board_fits
+from mcugen.explore.measure import write_outcomes
+from mcugen.explore.page import explored_page
+from mcugen.explore.point import Outcome, replace_infinities
+from mcugen.explore.prepare import subject_by_keywords
+from mcugen.explore.search import Exploration, Explored, combinations
+from mcugen.explore.text import heading, verdict_lines
+from mcugen.export.formats import FORMATS
+from mcugen.export.task import Packaging
+from mcugen.export.zipped import zip_files
+from mcugen.lir.program import Endpoint
+from mcugen.measurement.evaluate import sample_endpoints
 from mcugen.options.keywords import Keywords
-
-if TYPE_CHECKING:
-    from mcugen.api.compilation import Compilation
-    from mcugen.explore.search import Exploration
+from mcugen.reporting.html import report_page, verdict
+from mcugen.reporting.network import network_page
+from mcugen.reporting.sample_summary import summarize_samples
 
 KEY_CHARACTERS = 32
 """Number of hexadecimal digits of a job's key, which names its folder of results."""
 OUTCOMES, EXPLORED = "outcomes.json", "explore.html"
 REPORT, PAGE, NETWORK = "report.json", "report.html", "network.html"
 """Names of files in a folder of results."""
-
-
-class JobQueue(StrEnum):
-    """Queues of jobs; each queue runs one job after the other."""
-
-    CHECKS = "checks"
-    BOARDS = "boards"
-    RUNS = "runs"
+VALIDATION = "validation"
+"""Format of a package that is the code of firmware for a validation."""
+_PORTS = re.compile(r"/dev/[\w./-]+|COM\d+|socket://[\w.:\[\]-]+", re.ASCII)
+"""Ports that users of the page may choose: other URLs of pyserial write files."""
+_OBSERVED_SECONDS = 0.3
+"""Least time in seconds between two parts of a validation's result."""
 
 
 class JobKind(StrEnum):
@@ -48,12 +72,14 @@ class JobKind(StrEnum):
     REPORT = "report"
     PACKAGE = "package"
     VALIDATE = "validate"
+    WATCH = "watch"
 
     @property
-    def queue(self) -> JobQueue:
-        """Return the queue of jobs of this kind: jobs that a user waits for do not queue behind long ones."""
-        quick = {JobKind.MODEL: JobQueue.CHECKS, JobKind.SAMPLES: JobQueue.CHECKS, JobKind.FITS: JobQueue.BOARDS}
-        return quick.get(self, JobQueue.RUNS)
+    def queue(self) -> str:
+        """Return the name of the queue of jobs of this kind: checks do not queue behind long jobs."""
+        if self in (JobKind.MODEL, JobKind.SAMPLES, JobKind.WATCH):
+            return "checks"
+        return self.value if self is JobKind.FITS else "runs"
 
 
 @dataclass(frozen=True)
@@ -65,32 +91,30 @@ class JobRequest:
         model: Path of the model, relative to the project.
         board: Name of the board; "" if the job does not depend on it.
         options: Options as keywords of `mcugen.compile`; paths are relative to the project.
-        more: Arguments of this kind of job.
+        more: Arguments of this kind of job; a list may have paths, too.
     """
 
     kind: JobKind
-    model: str
+    model: str = ""
     board: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def key(self, root: Path) -> str:
-        """Return a digest of the request, the contents of its files, and mcugen's code.
-
-        Args:
-            root: Folder of the project.
+        """Return a digest of the request, the contents of its files in the project, and mcugen's code.
 
         Raises:
             OSError: A file cannot be read.
         """
-        texts = [self.model, *map(str, self.options.values()), *map(str, self.more.values())]
+        values = [self.model, *self.options.values(), *self.more.values()]
+        texts = [str(text) for value in values for text in (value if isinstance(value, list) else [value])]
         files = [root / text for text in texts if text and len(text) < 4096 and (root / text).is_file()]
-        files += sorted((root / self.model).parent.glob(f"{Path(self.model).name}*[.-_]data"))
+        files += sorted((root / self.model).parent.glob(f"{Path(self.model).name}*[._-]data")) if self.model else []
         digests = [_file_digest(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         return fingerprint(code_digest(), asdict(self), digests)[:KEY_CHARACTERS]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1 << 15)
 def _file_digest(path: Path, size: int, modified: int) -> str:
     """Return the digest of a file; size and time tell whether it must be read again."""
     return fingerprint(path)
@@ -114,14 +138,11 @@ class JobTask:
 
 
 def run_job(task: JobTask, emit: Emit) -> dict[str, Any]:
-    """Compute the result of a job, in its own process; files are written to its folder.
+    """Return the result of a job as JSON data, in its own process; files are written to its folder.
 
     Args:
         task: The job.
         emit: Receives progress, as a tuple of task, finished steps and all steps, and parts of the result.
-
-    Returns:
-        The result as JSON data.
 
     Raises:
         McugenError: The job failed.
@@ -132,89 +153,77 @@ def run_job(task: JobTask, emit: Emit) -> dict[str, Any]:
     return result
 
 
-def _compilation(task: JobTask, board: str, **changes: Any) -> Compilation:
-    from mcugen.api.compilation import Compilation
-
+def _compilation(task: JobTask, emit: Emit, board: str, **changes: Any) -> Compilation:
+    """Return the compilation of a job for a board, with options that differ from those of the request."""
     request = task.request
     options = Keywords("compile", request.options).task
     options = replace(options, options=replace(options.options, **changes))
-    return Compilation.of(Path(request.model), board, options, workers=task.workers)
-
-
-def _progress(emit: Emit) -> Callable[[str, int, int], None]:
-    return lambda what, finished, total: emit((what, finished, total))
+    net = Compilation.of(Path(request.model), board, options, workers=task.workers)
+    net.progress = lambda what, finished, total: emit((what, finished, total))
+    return net
 
 
 def _look_at_model(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Return inputs, outputs, operators and size of a model, and write the page with its graph."""
-    from mcugen.reporting.network import network_page
-
     emit(("reading the model", 0, 2))
-    net = _compilation(task, "host")
+    net = _compilation(task, emit, "host")
     proto = net.source.proto
     operators = Counter(node.op_type for node in net.source.given.graph.node)
     emit(("compiling", 1, 2))
     compiled = net.compiled
     page = network_page(proto, compiled.graph, compiled.program, "host")
     (task.folder / NETWORK).write_text(page, encoding="utf-8")
-    figures = compiled.report.model
+    figures, ram, flash = compiled.report.model, compiled.report.ram.arena, compiled.report.flash.weights
+    boards = [load_board(name) for name in chip_names()]
+    needs = f"{ram:,} bytes of RAM, {flash:,} bytes of flash"
+    room = sum(ram <= board.total_ram and flash <= board.total_flash for board in boards)
     return {
-        "inputs": [_endpoint(e) for e in compiled.program.inputs],
-        "outputs": [_endpoint(e) for e in compiled.program.outputs],
-        "operators": dict(operators.most_common()),
+        "ends": [
+            *((f"Input '{end.name}'", _shape(end)) for end in compiled.program.inputs),
+            *((f"Output '{end.name}'", _shape(end)) for end in compiled.program.outputs),
+        ],
+        "operators": ", ".join(f"{count} {name}" for name, count in operators.most_common()),
         "macs": figures.macs,
         "parameters": figures.parameters,
-        "arena": compiled.report.ram.arena,
-        "weights": compiled.report.flash.weights,
+        "estimate": f"{room} of {len(boards)} boards have room for the model as it is: {needs}, without code",
         "notes": list(compiled.report.notes),
         "warnings": list(compiled.report.warnings),
     }
 
 
-def _endpoint(endpoint: Any) -> dict[str, Any]:
-    quantized = "" if endpoint.quant is None else ", quantized"
-    return {"name": endpoint.name, "shape": list(endpoint.shape), "type": f"{endpoint.dtype.value}{quantized}"}
+def _shape(end: Endpoint) -> str:
+    quantized = "" if end.quant is None else ", quantized"
+    return f"{' x '.join(map(str, end.shape))} {end.dtype.value}{quantized}"
 
 
 def _fit_boards(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Return whether the model fits each board, as `mcugen boards --fits` does."""
-    from mcugen.core.board import board_names
-    from mcugen.core.options import GOALS
-    from mcugen.explore.fits import board_fits
-    from mcugen.explore.search import Explored, combinations
+    precision, about = ("int8", "in int8") if task.request.options.get("calibration") else ("float32", "as it is")
+    exploration = _exploration(task, emit, combinations(chip_names(), [precision], GOALS[:1]), simulate=False)
+    known: list[dict[str, Any]] = []
 
-    precision = "int8" if task.request.options.get("calibration") else "float32"
-    names = [name for name in board_names() if name != "host"]
-    exploration = _exploration(task, emit, combinations(names, [precision], GOALS[:1]), simulate=False)
-    none, prices = exploration.demands, exploration.prices
-    exploration.arrived = lambda outcome: emit(
-        [asdict(fit) for fit in board_fits(Explored("", (outcome,), none, prices))]
-    )
-    return {"precision": precision, "fits": [asdict(fit) for fit in board_fits(exploration.run())]}
+    def arrived(outcome: Outcome) -> None:
+        alone = Explored("", (outcome,), exploration.demands, exploration.prices)
+        known.extend(asdict(fit) for fit in board_fits(alone))
+        emit({"precision": about, "fits": known})
+
+    exploration.arrived = arrived
+    return {"precision": about, "fits": [asdict(fit) for fit in board_fits(exploration.run())]}
 
 
 def _exploration(task: JobTask, emit: Emit, points: Sequence[Any], *, simulate: bool) -> Exploration:
     """Return an exploration with the options of a request, whose cache lies in the project."""
-    from mcugen.explore.demands import Demands
-    from mcugen.explore.prepare import subject_by_keywords
-    from mcugen.explore.search import Exploration
-
     request = task.request
     subject = subject_by_keywords(Path(request.model), request.options, [point.precision for point in points])
     demands = Demands.of_options(Keywords("compile", request.options).task.options)
     store = Store(task.folder.parent / "explore")
-    return Exploration(
-        subject, points, demands, simulate=simulate, workers=task.workers, store=store, progress=_progress(emit)
-    )
+    exploration = Exploration(subject, points, demands, simulate=simulate, workers=task.workers, store=store)
+    exploration.progress = lambda what, finished, total: emit((what, finished, total))
+    return exploration
 
 
 def _explore(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Measure the model for all combinations, and write their outcomes and the page of `mcugen explore --html`."""
-    from mcugen.explore.measure import write_outcomes
-    from mcugen.explore.page import explored_page
-    from mcugen.explore.search import combinations
-    from mcugen.explore.text import heading, verdict_lines
-
     more = task.request.more
     points = combinations(more["boards"], more["precisions"], more["goals"])
     exploration = _exploration(task, emit, points, simulate=bool(more["simulate"]))
@@ -227,68 +236,71 @@ def _explore(task: JobTask, emit: Emit) -> dict[str, Any]:
 
 def _report(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Compile, build and simulate the model, and write the report as JSON and as a page."""
-    from mcugen.explore.point import replace_infinities
-    from mcugen.reporting.html import report_page, verdict
-
-    net = _compilation(task, task.request.board)
-    net.progress = _progress(emit)
-    report = net.report()
-    if task.request.more.get("alternatives"):
-        emit(("comparing alternatives", 0, 1))
-        report = replace(report, alternatives=net.alternatives())
-    report = replace(report, command=str(task.request.more["command"]))
+    net = _compilation(task, emit, task.request.board)
+    report = replace(net.report(), command=str(task.request.more["command"]))
     data = json.dumps(replace_infinities(report.to_json()), indent=2, allow_nan=False)
     (task.folder / REPORT).write_text(f"{data}\n", encoding="utf-8")
     (task.folder / PAGE).write_text(report_page(report), encoding="utf-8")
-    return {"verdict": verdict(report), "warnings": list(report.warnings), "notes": list(report.notes)}
+    result = {"verdict": verdict(report), "warnings": list(report.warnings), "notes": list(report.notes)}
+    return {**result, "is_monitored": report.monitor is not None}
 
 
 def _package(task: JobTask, emit: Emit) -> dict[str, Any]:
-    """Write the package for an IDE or a build system as one zip file."""
-    from mcugen.export.formats import FORMATS
-    from mcugen.export.task import Packaging
-    from mcugen.export.zipped import zip_files
-
-    format_ = FORMATS[str(task.request.more["format"])]
-    net = _compilation(task, task.request.board)
-    net.progress = _progress(emit)
-    folder = task.folder / "package"
-    exported = net.export(format_.name, folder, Packaging(zipped=bool(format_.archive), force=True))
-    name = net.compiled.bundle.name
-    if format_.archive:
-        (written,) = exported.installed.written
-        file = f"{name}-{format_.name}{Path(written).suffix}"
-        (folder / written).replace(task.folder / file)
+    """Write the package for an IDE or a build system, or the code of firmware for validation, as one zip file."""
+    chosen = str(task.request.more["format"])
+    net = _compilation(task, emit, task.request.board, validation=chosen == VALIDATION)
+    folder, name = task.folder / "package", net.compiled.bundle.name
+    steps, notes = list[str](), list[str]()
+    if chosen == VALIDATION:
+        net.write(folder)
     else:
-        file = f"{name}-{format_.name}.zip"
-        files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-        (task.folder / file).write_bytes(zip_files(files, f"{name}/"))
-    return {"file": file, "tool": format_.tool, "steps": exported.steps, "notes": exported.notes}
+        exported = net.export(chosen, folder, Packaging(zipped=bool(FORMATS[chosen].archive), force=True))
+        steps, notes = exported.steps, exported.notes
+    files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    first = next(iter(files))
+    is_archive = len(files) == 1
+    file = f"{name}-{chosen}{Path(first).suffix if is_archive else '.zip'}"
+    (task.folder / file).write_bytes(files[first] if is_archive else zip_files(files, f"{name}/"))
+    return {"file": file, "steps": steps, "notes": notes}
 
 
 def _validate(task: JobTask, emit: Emit) -> dict[str, Any]:
-    """Run the model on a connected board, and write the page of the validation."""
-    from mcugen.deploy.validation.session import ValidationSetup, validate_model
-    from mcugen.deploy.validation.text import totals, validation_page
+    """Run the model on a connected board, tell what it computes meanwhile, and write the page of the validation."""
+    port, emitted_at = str(task.request.more["port"]), 0.0
+    if port != SIMULATOR_PORT and not _PORTS.fullmatch(port):
+        raise UsageError("the port must be a serial port or socket://HOST:PORT", port, "choose one of the list")
 
-    more = task.request.more
-    net = _compilation(task, task.request.board, validation=True)
-    net.progress = _progress(emit)
-    result = validate_model(net, ValidationSetup(str(more["port"]), int(more["baud"])))
+    def shown(report: ValidationReport) -> dict[str, Any]:
+        table = layer_check_table(report).to_json()
+        return {"totals": totals(report), "layers": table, "findings": findings(report), "notes": list(report.notes)}
+
+    def observe(report: ValidationReport) -> None:
+        nonlocal emitted_at
+        if time.monotonic() - emitted_at > _OBSERVED_SECONDS:
+            emitted_at = time.monotonic()
+            emit(shown(report))
+
+    net = _compilation(task, emit, task.request.board, validation=True)
+    result = validate_model(net, ValidationSetup(port, int(task.request.more["baud"])), observe)
     (task.folder / PAGE).write_text(validation_page(result), encoding="utf-8")
-    return {"totals": [list(row) for row in totals(result)], "notes": list(result.notes)}
+    return shown(result)
+
+
+def _watch(task: JobTask, emit: Emit) -> dict[str, Any]:
+    """Compare snapshots of devices with the reports of their firmware, and write the page of `mcugen monitor`."""
+    emit(("comparing snapshots", 0, 1))
+    files, reports = ([Path(name) for name in task.request.more[kind]] for kind in ("snapshots", "reports"))
+    fleet = read_fleet(files, reports, Thresholds())
+    (task.folder / PAGE).write_text(fleet_page(fleet), encoding="utf-8")
+    devices = {(one.model, one.device) for one in fleet.snapshots}
+    return {"snapshots": len(fleet.snapshots), "devices": len(devices), "alarms": fleet.alarms}
 
 
 def _look_at_samples(task: JobTask, emit: Emit) -> dict[str, Any]:
     """Convert dropped files if necessary, and return what samples hold: ranges, labels, warnings, pictures."""
-    from mcugen.evaluation.sample_import import import_samples
-    from mcugen.evaluation.sample_warnings import label_warnings
-    from mcugen.measurement.evaluate import sample_endpoints
-    from mcugen.reporting.sample_summary import summarize_samples
-
     source = Path(str(task.request.more["source"]))
     emit(("reading samples", 0, 2))
-    compiled = _compilation(task, "host").compiled
+    compiled = _compilation(task, emit, "host").compiled
     endpoints = sample_endpoints(compiled)
     notes: list[str] = []
     classes: Sequence[str] = ()
@@ -297,7 +309,7 @@ def _look_at_samples(task: JobTask, emit: Emit) -> dict[str, Any]:
         imported = import_samples(source, source.parents[1] / f"{source.name}.npz", shape)
         source, classes, notes = imported.file, imported.classes, list(imported.notes)
     emit(("checking samples", 1, 2))
-    samples = _compilation(task, "host").samples(source, endpoints, accepts_nonfinite=True)
+    samples = _compilation(task, emit, "host").samples(source, endpoints, accepts_nonfinite=True)
     warnings = [*samples.warnings, *label_warnings(samples.labels, compiled.program.outputs, endpoints, "")]
     summary = summarize_samples(samples, classes)
     warnings.extend(summary["warnings"])
@@ -312,5 +324,6 @@ _WORK: Mapping[JobKind, Callable[[JobTask, Emit], dict[str, Any]]] = {
     JobKind.REPORT: _report,
     JobKind.PACKAGE: _package,
     JobKind.VALIDATE: _validate,
+    JobKind.WATCH: _watch,
 }
 """The function of each kind of job."""

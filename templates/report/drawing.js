@@ -6,7 +6,10 @@ function drawn(place, spec) {
   const narrow = place.clientWidth < 700;
   if (spec.vconcat) {
     const names = narrow ? 120 : 190; // pixels for names of layers, at which all plots begin
-    if (narrow) spec.config.axis.labelLimit = 80;
+    if (narrow) {
+      spec.config.axis.labelLimit = 80;
+      spec.config.legend.columns = 2;
+    }
     for (const row of spec.vconcat) {
       if (row.concat) row.columns = narrow ? 1 : row.columns;
       const columns = row.concat ? row.columns : 1;

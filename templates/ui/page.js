@@ -2,8 +2,6 @@
 // What the page does in the browser: sends dropped files, draws charts. Texts are data: they are set as text.
 "use strict";
 
-const places = { model: "/upload/model/", samples: "/upload/samples/" };
-
 function tell(text, isBad) {
   const status = document.getElementById("upload-status");
   if (!status) return;
@@ -16,8 +14,8 @@ async function put(url, body, method) {
   if (!answer.ok) throw new Error(await answer.text());
 }
 
-// Sends the files of one drop, one after the other: [{ path, file }].
-async function send(kind, entries) {
+// Sends the files of one drop, one after the other: [{ path, file }]. Samples of one drop belong together.
+async function send(place, entries) {
   const limit = Number(document.body.dataset.maxUpload || Infinity);
   const folder = entries[0].path.split("/")[0].replace(/\.[A-Za-z0-9]+$/, "");
   try {
@@ -25,10 +23,10 @@ async function send(kind, entries) {
     if (large) throw new Error(`${large.path} has more than ${limit.toLocaleString("en")} bytes. Drop a smaller file.`);
     for (const [index, { path, file }] of entries.entries()) {
       tell(`Sending ${path} (${index + 1} of ${entries.length}) …`);
-      const below = path.split("/").map(encodeURIComponent).join("/");
-      await put(kind === "model" ? places.model + below : `${places.samples}${encodeURIComponent(folder)}/${below}`, file);
+      const below = (place === "samples" ? path : file.name).split("/").map(encodeURIComponent).join("/");
+      await put(`/upload/${place}/${place === "samples" ? `${encodeURIComponent(folder)}/` : ""}${below}`, file);
     }
-    if (kind === "samples") await put(places.samples + encodeURIComponent(folder), null, "POST");
+    if (place === "samples") await put(`/upload/samples/${encodeURIComponent(folder)}`, null, "POST");
     tell(entries.length === 1 ? `${entries[0].path} has arrived.` : `${entries.length} files have arrived.`);
   } catch (error) {
     tell(error.message, true);
@@ -71,6 +69,23 @@ document.addEventListener("change", async (event) => {
   const files = [...event.target.files].map((file) => ({ path: file.webkitRelativePath || file.name, file }));
   if (files.length) await send(zoneOf(event).dataset.drop, files);
   event.target.value = "";
+});
+
+// Keeps the focus of the keyboard in a part of the page that is drawn again: it moves to the new control of this name.
+let focused = null;
+const nameOf = (element) => element.getAttribute("aria-label") || element.innerText.trim();
+document.addEventListener("pointerdown", () => { focused = null; }, true);
+document.addEventListener("focusin", ({ target }) => {
+  const section = target.closest("section");
+  focused = section && { element: target, section, name: nameOf(target) };
+});
+document.addEventListener("DOMContentLoaded", () => {
+  new MutationObserver(() => {
+    if (!focused || document.contains(focused.element) || document.activeElement !== document.body) return;
+    const { element, section, name } = focused;
+    const same = [...section.querySelectorAll(element.tagName)].find((other) => nameOf(other) === name);
+    if (same) same.focus({ preventScroll: true });
+  }).observe(document.body, { childList: true, subtree: true });
 });
 
 // Draws a chart in the element with an id; a click on a point tells the server which combination it is.

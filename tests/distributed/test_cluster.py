@@ -8,12 +8,9 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -24,6 +21,7 @@ import onnx
 import pytest
 from cluster_work import dies, dies_once, is_older, ports_listened_on, process_of, refuses, sum_of_files
 from command_line import mcugen
+from dask_cluster import Cluster, run_dask, running_cluster, scheduler_address
 from distributed import Client, Security
 from onnx_models import Net
 
@@ -32,71 +30,11 @@ from mcugen.distributed import cluster
 from mcugen.distributed.environment import environment
 from mcugen.distributed.sharing import Workers
 
-ROOT = Path(__file__).resolve().parents[2]
-QUIET = {"DASK_LOGGING__DISTRIBUTED": "critical"}
-
-
-@dataclass
-class Cluster:
-    """A scheduler, and workers by their process numbers."""
-
-    address: str
-    folder: Path
-    workers: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def add(self) -> None:
-        """One more worker, which nobody starts again."""
-        settings = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(self.folder)]
-        process = _dask("worker", self.address, *settings, home=self.folder)
-        self.workers[process.pid] = process
-
-    def wait(self) -> None:
-        """Until the scheduler knows all that live: what is lost while others join may be forgotten by Dask."""
-        end = time.monotonic() + 120
-        with cluster._connected(self.address) as client:
-            while len(client.nthreads()) < sum(worker.poll() is None for worker in self.workers.values()):
-                assert time.monotonic() < end, "workers do not join"
-                time.sleep(0.1)
-
-    def kill(self, pid: int) -> None:
-        self.workers.pop(pid).kill()
-
-
-def _dask(*arguments: str, home: Path) -> subprocess.Popen[bytes]:
-    paths = [ROOT, ROOT / "tests" / "distributed"]
-    known = {**os.environ, **QUIET, "PYTHONPATH": ":".join(map(str, paths)), "XDG_CACHE_HOME": str(home / "elsewhere")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "dask", *arguments], env=known, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-
-def _address(told: Path) -> str:
-    """Of the scheduler, once it has written the whole of its file."""
-    for _ in range(600):
-        try:
-            return str(json.loads(told.read_text())["address"])
-        except (FileNotFoundError, json.JSONDecodeError):
-            time.sleep(0.1)
-    raise TimeoutError("no scheduler")
-
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
-    told = folder / "scheduler.json"
-    settings = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(told)]
-    scheduler = _dask("scheduler", *settings, home=folder)
-    made = Cluster("", folder)
-    try:
-        made.address = _address(told)
-        made.add()
-        made.add()
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as made:
         yield made
-    finally:
-        for worker in made.workers.values():
-            worker.kill()
-        scheduler.terminate()
-        scheduler.wait()
 
 
 @pytest.fixture
@@ -373,12 +311,12 @@ def test_a_cluster_with_tls_refuses_strangers(
     files = {"--tls-ca-file": "ca.pem", "--tls-cert": "member.pem", "--tls-key": "member.key"}
     tls = [word for option, name in files.items() for word in (option, str(certificates / name))]
     own = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--protocol", "tls", "--scheduler-file", str(told)]
-    processes = [_dask("scheduler", *own, *tls, home=tmp_path)]
+    processes = [run_dask("scheduler", *own, *tls, home=tmp_path)]
     try:
-        address = _address(told)
+        address = scheduler_address(told)
         assert address.startswith("tls://127.0.0.1:")
         worker = ("--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path))
-        processes.append(_dask("worker", address, *worker, *tls, home=tmp_path))
+        processes.append(run_dask("worker", address, *worker, *tls, home=tmp_path))
         with pytest.raises(OSError, match=r"127\.0\.0\.1"):
             Client(address.replace("tls:", "tcp:"), timeout=2, set_as_default=False)
         with pytest.raises(OSError, match=r"127\.0\.0\.1"):

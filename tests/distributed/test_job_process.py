@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -35,6 +36,8 @@ def work(task: Any, emit: Emit) -> Any:
         raise UsageError("a rule", "found", "remedy")
     elif word == "fail":
         return [][0]
+    elif word == "modules":
+        return argument in sys.modules
     elif word == "leave":
         Path(tempfile.mkdtemp(), "file").write_text("left")
         return tempfile.gettempdir()
@@ -99,3 +102,19 @@ def test_temporary_files_go_with_the_job() -> None:
     job = JobProcess(work, ("leave", 0), LIMITS)
     end(job)
     assert not Path(job.result()).exists()
+
+
+def test_jobs_have_the_modules_of_the_process_server() -> None:
+    code = """
+from mcugen.distributed.job_process import JobLimits, JobProcess, start_process_server
+from test_job_process import LIMITS, work
+if __name__ == "__main__":
+    start_process_server(["colorsys"])
+    job = JobProcess(work, ("modules", "colorsys"), LIMITS)
+    list(job.events())
+    print(job.result())
+"""
+    folder = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder.parents[1]), str(folder)])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -507,6 +507,20 @@ def _scattered(add: Mixed) -> None:
     add.add("GatherElements", shape, Typed(np.int64, (2, 2)))
 
 
+def _spectra(add: Mixed) -> None:
+    """Add powers of transforms of frames, plain and with mel bands; then results may lie over samples."""
+    net = add.net
+    for _ in range(3):
+        points, step = int(add.random.integers(2, 17)), add.size(1, 9)
+        x = net.input(f"x{add.count}s", add.size(1, 2), points + add.size(0, 5) * step, 1)
+        window = net.const(add.random.standard_normal(points).astype(np.float32))
+        y = net.op("STFT", x, net.const(step, np.int64), window)
+        y = net.op("ReduceSumSquare", y, net.const([3], np.int64), keepdims=0)
+        bands = np.eye(points // 2 + 1, add.size(1, 4), dtype=np.float32)
+        net.output(net.op("MatMul", y, net.const(bands), out=f"y{add.count}s"))
+        add.count += 1
+
+
 OTHERS = (
     _elementwise,
     _of_codes,
@@ -520,6 +534,7 @@ OTHERS = (
     _transposed,
     _recurrent,
     _scattered,
+    _spectra,
 )
 """Functions that add layers of one group of operators without weights."""
 

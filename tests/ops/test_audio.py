@@ -125,7 +125,7 @@ def test_windows_and_filters_are_constants():
     numbers = [net.const(n, np.int64) for n in (4, 16, 8000)] + [net.const(f) for f in (0.0, 4000.0)]
     net.output(net.op("MatMul", power, net.op("MelWeightMatrix", *numbers), out="y"))
     model = net.model()
-    assert operators(optimized(model))[:2] == ["dft", "reduce_sumsquare"]
+    assert "reduce_sumsquare" not in operators(optimized(model)) and "dense" not in operators(optimized(model))
     check_everywhere(model)
 
 

@@ -53,7 +53,6 @@ SEPARATE = {
     "dense_direct",
     "det",
     "detection",
-    "dft",
     "fill",
     "fill_rows",
     "fill_with",

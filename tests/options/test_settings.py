@@ -17,11 +17,13 @@ from command_line import mcugen
 
 from mcugen.cli.app import app
 from mcugen.core.errors import UsageError
+from mcugen.options.keywords import settings_keywords
 from mcugen.options.settings import (
     FILE,
     SAFE_FOLDERS_VARIABLE,
     find_settings,
     read_settings,
+    settings_command,
     settings_kinds,
     settings_text,
 )
@@ -342,3 +344,21 @@ def test_each_key_is_an_option_of_some_command() -> None:
     commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
     known = {option for command in commands for p in command.params for option in p.opts}
     assert {f"--{name}" for name in KINDS} - {"--model"} <= known
+
+
+def test_a_command_has_the_settings_that_it_takes() -> None:
+    settings = {
+        "model": "a b.onnx",
+        "board": "rp2040",
+        "monitor": True,
+        "wide": False,
+        "dim": ["N=1", "T=2"],
+        "port": 0,
+    }
+    report = "mcugen report 'a b.onnx' --board rp2040 --monitor --dim N=1 --dim T=2"
+    assert settings_command("report", settings) == report
+    assert (
+        settings_command("report", {**settings, "monitor": "", "dim": []}) == "mcugen report 'a b.onnx' --board rp2040"
+    )
+    assert settings_command("ui", {"port": 0}) == "mcugen ui --port 0"
+    assert settings_keywords("compile", settings) == {"dim": ["N=1", "T=2"], "monitor": True}

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_models import Net, onnxruntime_outputs
+from shared_models import MODELS
 
 from mcugen.api.compilation import Compilation
 from mcugen.core.errors import UsageError
@@ -18,6 +19,7 @@ from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.driver.tasks import Quantizing
 from mcugen.hir.types import Array
+from mcugen.pipelines.spectrum import Bands
 from mcugen.simulation import simulate
 
 numbers = np.random.default_rng(5)
@@ -144,13 +146,64 @@ def far_taps(net: Net) -> str:
     return net.op("Gather", y, net.const(-1, np.int64), axis=2)
 
 
+def audio_front(net: Net) -> str:
+    """Sound itself: powers by a pair of convolutions, mel bands, logarithms, and a convolution over frames."""
+    x = net.input("x", 1, 1, 240)
+    angles, window = np.outer(np.arange(17), np.arange(32)) * np.pi / 16, np.hanning(33)[:-1]
+    parts = (np.cos(angles) * window, -np.sin(angles) * window)
+    re, im = (net.op("Conv", x, net.const(w[:, None]), strides=[8]) for w in parts)
+    power = net.op("Add", net.op("Mul", re, re), net.op("Mul", im, im))
+    bands = net.op("MatMul", net.const(Bands("mel", 5, 0, 8000).filters(16000, 32).real), power)
+    y = net.op("Relu", conv(net, net.op("Log", net.op("Add", bands, net.const(1e-2))), (5, 6), 3))
+    return net.op("Gemm", net.op("Flatten", net.op("GlobalAveragePool", y)), weights(net, 6, 3))
+
+
+def gru(net: Net) -> str:
+    """A GRU that is reset behind its recurrent product, behind a convolution."""
+    y = net.op("Transpose", conv(net, net.input("x", 1, 3, 20), (3, 6), 3), perm=[2, 0, 1])
+    recurrent = weights(net, 1, 12, 6), weights(net, 1, 12, 4)
+    net.ops("GRU", y, *recurrent, outs=["", "h"], hidden_size=4, linear_before_reset=1)
+    return net.op("Squeeze", "h", net.const([0], np.int64))
+
+
+def depthwise_tcn(net: Net) -> str:
+    """Depthwise layers with dilations 1, 2 and 4, and residual sums."""
+    y = net.input("x", 1, 6, 20)
+    for dilation in (1, 2, 4):
+        taps = weights(net, 6, 1, 3)
+        z = net.op("Relu", net.op("Conv", y, taps, group=6, dilations=[dilation], pads=[2 * dilation, 0]))
+        y = net.op("Add", conv(net, z, (6, 6), 1), y)
+    return net.op("Gather", y, net.const(-1, np.int64), axis=2)
+
+
+def causal_transformer(net: Net) -> str:
+    """Causal attention with a residual sum and a normalization, and a mean over time."""
+    x = net.input("x", 1, 10, 6)
+    q, k, v = (net.op("MatMul", x, weights(net, 6, 6)) for _ in range(3))
+    mask = net.const(np.where(np.tri(10), 0, -1e9).astype(np.float32))
+    scores = net.op("Add", net.op("MatMul", q, net.op("Transpose", k, perm=[0, 2, 1])), mask)
+    y = net.op("Add", x, net.op("MatMul", net.op("Softmax", scores, axis=-1), v))
+    y = net.op("LayerNormalization", y, weights(net, 6), weights(net, 6), axis=-1)
+    return net.op("ReduceMean", y, net.const([1], np.int64), keepdims=0)
+
+
+def gated_tcn(net: Net) -> str:
+    """WaveNet's gates: Tanh times Sigmoid of dilated layers, and residual sums; all steps are given."""
+    x = net.input("x", 1, 4, 20)
+    for dilation in (1, 3):
+        layers = [conv(net, x, (4, 4), 2, (dilation, 0), dilations=[dilation]) for _ in range(2)]
+        gates = net.op("Mul", net.op("Tanh", layers[0]), net.op("Sigmoid", layers[1]))
+        x = net.op("Add", conv(net, gates, (4, 4), 1), x)
+    return x
+
+
 @dataclass(frozen=True)
 class Stream:
     """A network over a window, and numbers of new steps."""
 
     build: Callable[[Net], str]
     axis: int
-    steps: tuple[int, ...] = (1, 3)
+    steps: tuple[int, ...] = (1, 2, 5)
     option: int | None = None
 
     def model(self) -> onnx.ModelProto:
@@ -163,20 +216,25 @@ class Stream:
 STREAMS = {
     stream.build.__name__: stream
     for stream in (
-        Stream(causal_tcn, 2, (1, 2, 8)),
+        Stream(causal_tcn, 2, (1, 2, 5, 8)),
         Stream(chomp_tcn, 2),
         Stream(strided_cnn, 2, (4, 8)),
-        Stream(valid_cnn, 2, (1, 2)),
+        Stream(valid_cnn, 2),
         Stream(mean_cnn, 2),
-        Stream(rows_first, 1, (1, 4)),
+        Stream(rows_first, 1),
         Stream(attention, 1),
-        Stream(spectrogram, 2, (1, 2)),
+        Stream(spectrogram, 2),
         Stream(lstm, 2),
         Stream(delta, 2),
         Stream(same_cnn, 2),
-        Stream(two_outputs, 2, (1, 2)),
+        Stream(two_outputs, 2),
         Stream(pad_node, 2),
         Stream(far_taps, 2, (1, 2)),
+        Stream(audio_front, 2, (8, 16)),
+        Stream(gru, 2),
+        Stream(depthwise_tcn, 2),
+        Stream(causal_transformer, 1),
+        Stream(gated_tcn, 2),
     )
 }
 CASES = [(name, steps) for name, stream in STREAMS.items() for steps in stream.steps]
@@ -195,34 +253,52 @@ def calls_of(x: Array, steps: int, axis: int) -> list[Array]:
 def test_calls_give_what_windows_give(name: str, steps: int):
     """Outputs of whole windows equal ONNX Runtime's for the last window; steps equal the last steps of that window."""
     stream = STREAMS[name]
-    model = stream.model()
-    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    window = shape[stream.axis]
+    check_stream(stream.model(), steps, stream.axis, stream.option, late=3 if name == "same_cnn" else 0)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("name", ["pt_tcn_legacy", "streaming_wakeword_f32"])
+def test_trained_networks(name: str, steps: int):
+    """A TCN that PyTorch exported, and the wake word network of MLPerf Tiny."""
+    path = MODELS / f"{name}.onnx"
+    if not path.exists():
+        pytest.skip(f"{path} is absent")
+    check_stream(onnx.load(path), steps, 2)
+
+
+def check_stream(model: onnx.ModelProto, steps: int, axis: int, option: int | None = None, late: int = 0) -> None:
+    """Compare calls with ONNX Runtime's results for the windows that end with them.
+
+    Args:
+        model: The window form.
+        steps: Number of new steps of a call.
+        axis: Axis of the input that counts steps.
+        option: The axis that the user names; None if it must be found.
+        late: Steps by which outputs come late: only symmetric padding looks ahead.
+    """
+    given = model.graph.input[0]
+    shape = [d.dim_value or 1 for d in given.type.tensor_type.shape.dim]
+    window = shape[axis]
     length = WINDOWS * window // steps * steps
-    x = numbers.standard_normal([length if a == stream.axis else n for a, n in enumerate(shape)]).astype(np.float32)
-    program = compiled(model, steps, stream.option)
-    results = program.interpret_samples([{"x": part} for part in calls_of(x, steps, stream.axis)])
+    x = numbers.standard_normal([length if a == axis else n for a, n in enumerate(shape)]).astype(np.float32)
+    program = compiled(model, steps, option)
+    results = program.interpret_samples([{given.name: part} for part in calls_of(x, steps, axis)])
     assert program.report.ram.state > 0
     compared = 0
     for number, found in enumerate(results):
         end = (number + 1) * steps
         if end < window:
             continue
-        part = np.take(x, range(end - window, end), stream.axis)
-        for output, expected in onnxruntime_outputs(model, {"x": part}).items():
+        part = np.take(x, range(end - window, end), axis)
+        for output, expected in onnxruntime_outputs(model, {given.name: part}).items():
             got = found[output]
             if got.shape != expected.shape:
-                (axis,) = (a for a in range(got.ndim) if got.shape[a] != expected.shape[a])
-                stop = expected.shape[axis] - late(name, output)
-                expected = np.take(expected, range(stop - got.shape[axis], stop), axis)
+                (counted,) = (a for a in range(got.ndim) if got.shape[a] != expected.shape[a])
+                stop = expected.shape[counted] - late
+                expected = np.take(expected, range(stop - got.shape[counted], stop), counted)
             np.testing.assert_allclose(got, expected, 1e-4, 1e-5)
             compared += 1
     assert compared
-
-
-def late(name: str, output: str) -> int:
-    """Return by how many steps an output comes late: only symmetric padding looks ahead."""
-    return 3 if name == "same_cnn" else 0
 
 
 @pytest.mark.parametrize("name", ["chomp_tcn", "pad_node", "rows_first"])
@@ -295,6 +371,7 @@ def positions(net: Net) -> str:
         (far_reach, 1, None, "padding of the window's start"),
         (last_of_same, 1, None, "padding of the window's end"),
         (strided_cnn, 3, 2, "a multiple of 2"),
+        (audio_front, 5, 2, "a multiple of 8. found: dft 'Conv_t0'"),
         (strided_cnn, 2, 2, "a multiple of 4"),
         (causal_tcn, 32, 2, "longer than the new steps"),
         (causal_tcn, 1, 5, "longer than the new steps"),

@@ -249,3 +249,13 @@ def test_a_simulator_counts_instructions() -> None:
     full.wire = SimpleNamespace(lost=0, damaged=0, resets=0, frames=1, sent=1, received=1, baud=1, seconds=1.0)
     labels = {label: figure for label, figure, _ in validation_totals(cast(Any, full))}
     assert labels[INSTRUCTIONS] == f"{LARGE:,}" and not {"cycles", "milliseconds"} & set(labels)
+
+
+def test_a_table_as_data() -> None:
+    columns = (TableColumn("layer", CellKind.NAME), TableColumn("cycles"))
+    table = TextTable(columns, [("conv", "1,200"), (Text("dense"), "9")])
+    assert table.to_json() == {
+        "heads": ["layer", "cycles"],
+        "numbers": [False, True],
+        "rows": [["conv", "1,200"], ["dense", "9"]],
+    }

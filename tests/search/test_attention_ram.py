@@ -14,6 +14,7 @@ from mcugen.hir.interpreter import interpret
 from mcugen.hir.operator import row_axis
 from mcugen.hir.traits import row_form
 from mcugen.lir.program import Control
+from mcugen.search.head_projection import project_by_heads
 from mcugen.search.head_splitting import split_attention_heads
 
 SMALLEST_RAM = CompileOptions(optimize="ram")
@@ -164,3 +165,18 @@ def test_products_of_batches_may_be_reshaped(batch: int, shape: tuple[int, ...])
     expected = interpret(plain, feeds)
     assert_close(interpret(split_attention_heads(plain), feeds), expected)
     assert_close(outputs_in_c(compile_model(model, options=SMALLEST_RAM), feeds), expected)
+
+
+def test_projections_are_computed_head_by_head() -> None:
+    """No projection of all heads is left; integers keep their bits."""
+    model = Transformer(24, 16, 2, is_real=False).model()
+    plain, feeds = optimized(model), random_feeds(model)
+    projected = project_by_heads(split_attention_heads(plain))
+    layers = [node.output.type.shape[-1] for node in projected.nodes if node.op.name == "dense"]
+    assert sorted(layers) == [8] * 6 + [16, 16, 64]
+    expected = interpret(plain, feeds)
+    assert_close(interpret(projected, feeds), expected, 0)
+    assert project_by_heads(plain) is plain
+    least = compile_model(model, options=CompileOptions(optimize="ram", external_io=True))
+    assert_close(outputs_in_c(least, feeds), expected, 0)
+    assert least.program.arena_size < 4 * 24 * 16 + 1000

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -151,3 +152,18 @@ def test_other_computers_need_a_password() -> None:
         with pytest.raises(UsageError, match=r"password.*found: --host .*try: give --password"):
             ServerOptions(host)
     ServerOptions("0.0.0.0", password="geheim")
+
+
+@pytest.mark.parametrize(("kind", "is_error"), [("http.disconnect", False), ("http.request", True)])
+def test_a_browser_that_leaves_is_no_error(access: UserAccess, kind: str, is_error: bool) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": kind}
+
+    async def leaves(_scope: Any, receive: Any, _send: Any) -> None:
+        await receive()
+        raise RuntimeError("No response returned.")
+
+    headers = [(name.encode(), value.encode()) for name, value in with_cookie(access, OWN).items()]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
+    with pytest.raises(RuntimeError) if is_error else nullcontext():
+        asyncio.run(Guard(leaves, access)(scope, receive, receive))

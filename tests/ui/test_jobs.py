@@ -114,16 +114,16 @@ def test_what_ran_at_the_end_is_interrupted(project: Project, start: Callable[[P
 
 def test_a_damaged_or_hostile_record_is_no_job(project: Project, start: Callable[[Project], Jobs]) -> None:
     for number, text in enumerate(("", "{", "[]", '{"request": 3}', '{"state": "done"}')):
-        folder = project.results / f"{number:032x}"
+        folder = project.root / "results" / f"{number:032x}"
         folder.mkdir(parents=True)
         (folder / "job.json").write_text(text)
     job = json.dumps({"request": {"kind": "model", "model": "a.onnx"}, "state": "done"})
     for name in ('"onload="alert(1)', "A" * 32, "0" * 31):
-        (project.results / name).mkdir()
-        (project.results / name / "job.json").write_text(job)
+        (project.root / "results" / name).mkdir()
+        (project.root / "results" / name / "job.json").write_text(job)
     assert start(project).all() == []
-    (project.results / ("0" * 31 + "a")).mkdir()
-    (project.results / ("0" * 31 + "a") / "job.json").write_text(job)
+    (project.root / "results" / ("0" * 31 + "a")).mkdir()
+    (project.root / "results" / ("0" * 31 + "a") / "job.json").write_text(job)
     assert [job.state for job in start(project).all()] == [JobState.DONE]
 
 

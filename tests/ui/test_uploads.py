@@ -11,8 +11,8 @@ import pytest
 
 from mcugen.core.errors import UsageError
 from mcugen.core.file_names import MAX_SAFE_CHARACTERS, safe_name
-from mcugen.ui.project import Project
-from mcugen.ui.uploads import TooLargeError, UploadLimits, finish_samples, receive_model, receive_sample
+from mcugen.ui.project import MODELS, Project
+from mcugen.ui.uploads import TooLargeError, UploadLimits, finish_samples, receive_file, receive_sample
 
 LIMITS = UploadLimits(file_bytes=100, files=3, models=2)
 
@@ -43,22 +43,22 @@ def test_names_are_safe(name: str) -> None:
 
 def test_a_model_is_chosen_once_it_is_complete(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    asyncio.run(receive_model(project, "../a/net 1.onnx", chunks(b"x" * 100), LIMITS))
-    asyncio.run(receive_model(project, "net_1.onnx.data", chunks(b"x"), LIMITS))
+    asyncio.run(receive_file(project, MODELS, "../a/net 1.onnx", chunks(b"x" * 100), LIMITS))
+    asyncio.run(receive_file(project, MODELS, "net_1.onnx.data", chunks(b"x"), LIMITS))
     assert project.settings() == {"model": "models/net_1.onnx"}
     assert files(tmp_path) == ["mcugen.toml", "models/net_1.onnx", "models/net_1.onnx.data"]
 
 
 @pytest.mark.parametrize("name", ["plugin.py", "board.toml", "net.pt", "net.keras", "net", "net.onnx.py", "a.so"])
 def test_other_files_are_no_models(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match=r"a model must be a file of \.onnx"):
-        asyncio.run(receive_model(Project(tmp_path), name, chunks(b"x"), LIMITS))
+    with pytest.raises(UsageError, match=r"models must be files of \.onnx"):
+        asyncio.run(receive_file(Project(tmp_path), MODELS, name, chunks(b"x"), LIMITS))
     assert files(tmp_path) == []
 
 
 def test_a_file_over_the_limit_leaves_nothing(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    for receive in (receive_model(project, "n.onnx", chunks(b"x" * 101), LIMITS),
+    for receive in (receive_file(project, MODELS, "n.onnx", chunks(b"x" * 101), LIMITS),
                     receive_sample(project, "s", "s/a.npz", chunks(b"x" * 101), LIMITS)):  # fmt: skip
         with pytest.raises(TooLargeError, match="at most 100 bytes"):
             asyncio.run(receive)
@@ -68,10 +68,10 @@ def test_a_file_over_the_limit_leaves_nothing(tmp_path: Path) -> None:
 def test_files_are_limited_in_number_and_together(tmp_path: Path) -> None:
     project = Project(tmp_path)
     for number in range(2):
-        asyncio.run(receive_model(project, f"{number}.onnx", chunks(b"x"), LIMITS))
+        asyncio.run(receive_file(project, MODELS, f"{number}.onnx", chunks(b"x"), LIMITS))
     with pytest.raises(TooLargeError, match="at most 2 models"):
-        asyncio.run(receive_model(project, "3.onnx", chunks(b"x"), LIMITS))
-    asyncio.run(receive_model(project, "1.onnx", chunks(b"y"), LIMITS))  # a new version of a known one
+        asyncio.run(receive_file(project, MODELS, "3.onnx", chunks(b"x"), LIMITS))
+    asyncio.run(receive_file(project, MODELS, "1.onnx", chunks(b"y"), LIMITS))  # a new version of a known one
     asyncio.run(receive_sample(project, "s", "s/a.png", chunks(b"x" * 60), LIMITS))
     with pytest.raises(TooLargeError, match="at most 40 bytes"):
         asyncio.run(receive_sample(project, "s", "s/b.png", chunks(b"x" * 60), LIMITS))

@@ -107,12 +107,22 @@ def choose_board(page: Page, name: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
     control = page.driver.find_element("css selector", "#choices input[aria-label='Board']")
+    control.send_keys(Keys.CONTROL, "a")
     control.send_keys(name)
     page.wait(
         f"return [...document.querySelectorAll('.q-menu .q-item')].map(item => item.innerText).join() == '{name}'"
     )
     control.send_keys(Keys.ARROW_DOWN, Keys.ENTER)
     page.wait("return !document.querySelector('.q-menu')")
+
+
+def choose(page: Page, section: str, label: str, value: str) -> None:
+    """Type a value into a list that takes new ones."""
+    from selenium.webdriver.common.keys import Keys
+
+    control = page.driver.find_element("css selector", f"#{section} input[aria-label='{label}']")
+    control.send_keys(Keys.CONTROL, "a")
+    control.send_keys(value, Keys.ENTER, Keys.TAB)
 
 
 def shows(page: Page, section: str, words: str, seconds: float = 60) -> None:

@@ -53,6 +53,7 @@ from mcugen.passes.composite_operators import (
 from mcugen.passes.convert_qdq import convert_qdq, keep_sums, sink_dequantize
 from mcugen.passes.crop import drop_elements
 from mcugen.passes.float16_weights import round_weights
+from mcugen.passes.fourier import recognize_fourier
 from mcugen.passes.integer_valued_floats import code_integers, cut_channels, recognize_cut, recognize_whole
 from mcugen.passes.packed_weights import keep_packed
 from mcugen.passes.pass_effect import Effect, observed
@@ -87,6 +88,11 @@ _LAYERS: tuple[tuple[Pass, str], ...] = (
     ),
     (fuse.sink_layer_transpose, "A transposition between a convolution and its bias or activation hides these."),
     (simplify.simplify, "Transpositions that met would hide from quantization that a layer reads another layer."),
+    (
+        recognize_fourier,
+        "A fast Fourier transform needs few of a matrix's products, and powers and bands need one frame of memory.",
+    ),
+    (simplify.simplify, "Parts of spectra leave reshapes and transpositions behind."),
 )
 _FOLDS: tuple[tuple[Pass, str], ...] = (
     (

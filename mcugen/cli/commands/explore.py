@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mcugen.cli.command import Model, takes_options
 from mcugen.cli.commands.console import progress_shown, stdout, tell_warnings, write_json
-from mcugen.core.board import board_names
+from mcugen.core.board import chip_names
 from mcugen.core.errors import UsageError
 from mcugen.core.options import FOUR_BIT_GROUP_SIZES, GOALS, MIXED, PRECISIONS, CompileOptions
 from mcugen.distributed.sharing import Workers
@@ -147,7 +147,7 @@ def _board_names(text: str) -> Sequence[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise UsageError("--boards must name some board", f"'{text}'", "e.g. --boards rp2040,stm32f446; or all")
-    return [name for name in board_names() if name != "host"] if names == [ALL] else names
+    return chip_names() if names == [ALL] else names
 
 
 def _quantizing_for(arguments: Arguments[Quantizing], precision: str) -> Quantizing:

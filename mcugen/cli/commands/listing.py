@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -67,6 +68,30 @@ def show(name: Annotated[str, typer.Argument()], json_: bool) -> None:
     from mcugen.reporting.listing import print_board
 
     print_board(load_board(name), stdout, json_)
+
+
+@takes_options
+def measured(
+    folder: Annotated[
+        Path | None, typer.Argument(help="folder of measurements (default: mcugen's own)", show_default=False)
+    ] = None,
+    *,
+    html: Path | None,
+    json_: bool,
+) -> None:
+    """Check cycles that users measured on their boards, and print them beside the estimates."""
+    from mcugen.codegen.write import write_text
+    from mcugen.core.resources import resource_dir
+    from mcugen.deploy.measured.contribution import read_measurements
+    from mcugen.deploy.measured.table import measurement_page, print_measurements
+
+    measurements = read_measurements(folder or resource_dir("boards") / "measured")
+    if html is not None:
+        write_text(html, measurement_page(measurements))
+    if json_:
+        typer.echo(json_text([asdict(one) for one in measurements]))
+    else:
+        print_measurements(measurements, stdout)
 
 
 @takes_options

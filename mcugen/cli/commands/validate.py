@@ -53,11 +53,13 @@ class ValidationFiles:
     Attributes:
         write: Folder of the code; if it is given, nothing is run.
         runs: File that the measured cycles of layers are added to.
+        share: File for the measured cycles, without names or paths.
         html: File for the result as a page.
     """
 
     write: Path | None
     runs: Path | None
+    share: Path | None
     html: Path | None
 
 
@@ -74,6 +76,7 @@ def validate(
     """Run the model on a connected board, and check accuracy, the bits of every layer, cycles and stack."""
     from mcugen.api.compilation import Compilation
     from mcugen.codegen.write import write_text
+    from mcugen.deploy.measured.contribution import measurement_of, measurement_text, require_shareable
     from mcugen.deploy.validation.runs import RunsFile
     from mcugen.deploy.validation.session import validate_model
     from mcugen.deploy.validation.text import print_validation, validation_page
@@ -89,8 +92,12 @@ def validate(
         remedy = "give the port of the board, or --port simulator; --write DIR writes the files for the firmware"
         raise UsageError("--port must name the port of the board", "none", remedy)
     known = None if files.runs is None else RunsFile.at(files.runs)
+    wiring = connection.wiring()
+    if files.share is not None:
+        require_shareable(net.target, connection.port)
+        wiring = replace(wiring, simulates=True)
     with watched(net, output_options.quiet):
-        result = validate_model(net, connection.wiring())
+        result = validate_model(net, wiring)
     write_json(output_options.json_, result)
     tell_warnings(net.compiled.report.warnings)
     if not output_options.quiet:
@@ -102,6 +109,8 @@ def validate(
     if output_options.json_ != "-":
         print_validation(result, stdout, output_options.wide)
     _require_equal(result)
+    if files.share is not None:
+        write_text(files.share, measurement_text(measurement_of(result)))
 
 
 def _require_equal(result: ValidationReport) -> None:

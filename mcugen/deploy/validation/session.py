@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -52,6 +52,10 @@ _MAX_FETCHED_BYTES = 1 << 16
 _MAX_COMPARED_FLOATS = 1 << 10
 """Largest number of elements that are compared by value in a float tensor whose bits differ."""
 
+MAX_CLOCK_DEVIATION = 0.02
+"""Largest deviation of the firmware's clock from the board file's, as a share, that is no note: more than oscillators
+have."""
+
 
 @dataclass(frozen=True)
 class ValidationSetup:
@@ -76,12 +80,17 @@ class ValidationSetup:
             raise UsageError("--baud and --timeout must be more than 0", f"{self.baud} and {self.patience:g}")
 
 
-def validate_model(net: Compilation, wiring: ValidationSetup) -> ValidationReport:
+Observer = Callable[[ValidationReport], None]
+"""Function that receives the report on what is known so far, after each step of a validation."""
+
+
+def validate_model(net: Compilation, wiring: ValidationSetup, observer: Observer | None = None) -> ValidationReport:
     """Validate a compiled model on a board with its evaluation samples, or with one random sample if it has none.
 
     Args:
         net: The compilation.
         wiring: The connection to the board, and what to validate.
+        observer: Receives the report on the samples and layers so far, without accuracy.
 
     Raises:
         BoardError: No board answers, or a board with other firmware does.
@@ -94,11 +103,16 @@ def validate_model(net: Compilation, wiring: ValidationSetup) -> ValidationRepor
     source = net.judging.data
     samples = random_samples(endpoints) if source is None else net.samples(source, endpoints, accepts_nonfinite=True)
     metric = choose_metric(net.judging.metric, samples.labels, compiled.program.outputs, compiled.program.inputs)
-    return validate(compiled, samples, metric, wiring, net.progress)
+    return validate(compiled, samples, metric, wiring, net.progress, observer)
 
 
 def validate(
-    compiled: CompiledModel, samples: Samples, metric: Metric, wiring: ValidationSetup, progress: Progress = no_progress
+    compiled: CompiledModel,
+    samples: Samples,
+    metric: Metric,
+    wiring: ValidationSetup,
+    progress: Progress = no_progress,
+    observer: Observer | None = None,
 ) -> ValidationReport:
     """Run samples on the board, compare the results with the reference, and return the report.
 
@@ -108,6 +122,7 @@ def validate(
         metric: The metric of accuracy.
         wiring: The connection to the board, and what to validate.
         progress: Receives the progress of the validation.
+        observer: Receives the report on the samples and layers so far, without accuracy.
 
     Raises:
         BoardError: No board answers, or a board with other firmware does.
@@ -122,11 +137,11 @@ def validate(
             board.connect()
             with _reference(compiled, stored, work) as (reference, notes):
                 unit = INSTRUCTIONS if wiring.port == SIMULATOR_PORT and compiled.board.qemu else CYCLES
-                session = _Session(compiled, board, reference, progress, ticks, unit)
+                session = _Session(compiled, board, reference, wiring, link.name, progress, observer, ticks, unit)
                 session.notes += notes
-                session.run(wiring.layer_samples)
+                session.run()
             device.await_late_answers()
-            return _report(session, samples, metric, wiring, link.name)
+            return _whole_report(session, samples, metric)
 
 
 def _require_serial_port(board: Board) -> None:
@@ -218,7 +233,10 @@ class _Session:
     compiled: CompiledModel
     board: Runner
     reference: Runner | None
+    wiring: ValidationSetup
+    port: str
     progress: Progress
+    observer: Observer | None
     ticks: Fraction
     unit: str = CYCLES
     """What the board's counter counts, divided by `ticks`."""
@@ -236,8 +254,8 @@ class _Session:
     difference: Difference | None = None
     compared: int = 0
 
-    def run(self, layer_samples: int) -> None:
-        """Check the constants, then run all samples, then compare the layers for the first `layer_samples` samples."""
+    def run(self) -> None:
+        """Check the constants, then run all samples, then compare the layers for the first samples."""
         self._check_constants()
         self._run_samples()
         identity = self.board.identity
@@ -249,7 +267,7 @@ class _Session:
             self.times = [self._cycles(count) for count in self.board.times(0)]
             self.stacks = self.board.stacks(0) if self.stack is not None else []
         if self.reference is not None:
-            self._compare_layers(layer_samples)
+            self._compare_layers(self.wiring.layer_samples)
 
     @property
     def different(self) -> list[int]:
@@ -277,7 +295,13 @@ class _Session:
                 expected, _ = self.reference.outputs(index)
                 is_real = any(array.dtype.kind == "f" for array in expected.values())
                 self.verdicts[index] = [judge_result(outputs[key], expected[key], is_real) for key in expected]
-            self.progress(f"{name}: running", index + 1, total)
+            self._tell(f"{name}: running", index + 1, total)
+
+    def _tell(self, what: str, finished: int, total: int) -> None:
+        """Tell the progress of a task, and what is known so far."""
+        self.progress(what, finished, total)
+        if self.observer is not None:
+            self.observer(_report(self))
 
     def _cycles(self, counts: int | None, seconds: float | None = None) -> int | None:
         """Return the cycles of a counter's difference; None if a 32-bit counter may have overflowed in `seconds`."""
@@ -299,7 +323,7 @@ class _Session:
         for index in chosen:
             self._compare_sample(index)
             self.compared += 1
-            self.progress("layers", self.compared, len(chosen))
+            self._tell("layers", self.compared, len(chosen))
             if self.difference is not None:
                 return
         if self.different and self.difference is None:
@@ -405,23 +429,36 @@ class _Session:
         )
 
 
-def _report(
-    session: _Session, samples: Samples, metric: Metric, wiring: ValidationSetup, port: str
-) -> ValidationReport:
-    compiled, board = session.compiled, session.board
-    assert board.identity is not None
+def _whole_report(session: _Session, samples: Samples, metric: Metric) -> ValidationReport:
+    """Return the report of an ended session, with accuracy and, if they are wanted, the simulator's figures."""
+    compiled = session.compiled
     accuracy, oracle = measure_accuracy(compiled, samples, session.outputs, metric, session.progress)
     session.notes += [oracle.note] if oracle.note else []
-    run, stacks = _simulate(compiled, board.samples[0]) if wiring.simulates else (None, None)
-    figures = compiled.report
+    assert session.board.identity is not None
+    session.notes += _clock_notes(session.board.identity.clock_hz, compiled.board)
+    is_simulated = session.wiring.simulates
+    run, stacks = _simulate(compiled, session.board.samples[0]) if is_simulated else (None, None)
+    return replace(
+        _report(session),
+        accuracy=accuracy,
+        simulated=None if run is None else _figures_of(run),
+        layers=_layers(session, run, stacks),
+        notes=(*compiled.report.notes, *samples.notes, *dict.fromkeys(session.notes)),
+    )
+
+
+def _report(session: _Session) -> ValidationReport:
+    """Return the report on what a session has run so far."""
+    board, figures = session.board, session.compiled.report
+    assert board.identity is not None
     return ValidationReport(
         model=figures.model,
         board=figures.board,
         cpu=figures.cpu,
         precision=figures.precision,
         firmware=board.identity,
-        samples=len(board.samples),
-        accuracy=accuracy,
+        samples=len(session.outputs),
+        accuracy=None,
         outputs=worst_verdict([verdict for verdicts in session.verdicts.values() for verdict in verdicts]).value,
         different_samples=len(session.different),
         layer_samples=session.compared,
@@ -430,11 +467,18 @@ def _report(
         cycles=_cycles(session),
         instructions_estimate=figures.instructions_estimate,
         stack=session.stack,
-        simulated=None if run is None else _figures_of(run),
-        wire=_wire(board.device, wiring, port),
-        layers=_layers(session, run, stacks),
-        notes=(*figures.notes, *samples.notes, *dict.fromkeys(session.notes)),
+        simulated=None,
+        wire=_wire(board.device, session.wiring, session.port),
+        layers=_layers(session, None, None),
+        notes=(),
     )
+
+
+def _clock_notes(clock_hz: int, board: Board) -> list[str]:
+    """Return a note if the firmware's counter has another frequency than the CPU's clock in the board file."""
+    if not clock_hz or abs(clock_hz - board.clock_hz) <= MAX_CLOCK_DEVIATION * board.clock_hz:
+        return []
+    return [f"the firmware counts with {clock_hz / 1e6:g} MHz, the board file describes {board.clock_hz / 1e6:g} MHz"]
 
 
 def _simulate(compiled: CompiledModel, sample: Sample) -> tuple[Execution, tuple[int, ...] | None]:

@@ -20,8 +20,13 @@ from serial_lines import Chatter, Fault, Noise, Resets, Rubbish, Silence, WrongB
 from mcugen.codegen.bundle import Bundle
 from mcugen.codegen.install import MANIFEST
 from mcugen.core.options import CompileOptions
+from mcugen.deploy.validation.figures import ValidationReport, Verdict
+from mcugen.deploy.validation.session import ValidationSetup
+from mcugen.deploy.validation.session import validate as run_validation
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
+from mcugen.evaluation.metrics import METRICS
+from mcugen.evaluation.samples import Samples
 from mcugen.simulation.build import Checks, build_wire_host
 from mcugen.simulation.execute import host_program
 
@@ -85,6 +90,21 @@ def right(done: Done) -> dict:
 
 
 # -------------------------------------------------------------------------------------------------------- good lines
+
+
+def test_what_is_known_so_far_is_told(compiled: CompiledModel, folder: Path, device: list[str]):
+    with np.load(folder / "data.npz") as arrays:
+        samples = Samples([{"x": sample} for sample in arrays["x"]], None)
+    reports: list[ValidationReport] = []
+    with on_terminal(device) as port:
+        last = run_validation(
+            compiled, samples, METRICS["sqnr"], ValidationSetup(port, patience=PATIENCE), observer=reports.append
+        )
+    assert [report.samples for report in reports] == [*range(1, SAMPLES + 1), *[SAMPLES] * SAMPLES]
+    assert [report.layer_samples for report in reports] == [*[0] * SAMPLES, *range(1, SAMPLES + 1)]
+    assert {layer.verdict for layer in reports[0].layers} == {Verdict.UNKNOWN}
+    assert reports[-1].layers == last.layers and last.outputs == Verdict.EXACT
+    assert reports[-1].accuracy is None and last.accuracy is not None
 
 
 def test_all_is_equal_on_a_terminal(folder: Path, device: list[str], tmp_path: Path):

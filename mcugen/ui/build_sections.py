@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section of the package: take the code for an IDE, the settings, and the command that repeats it all."""
+"""The sections of the report (compile, build and simulate) and of the package (code, settings, commands)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,38 @@ from mcugen.options.settings import FILE
 from mcugen.ui.desk import Desk
 from mcugen.ui.jobs import Job
 from mcugen.ui.section import JobSection
-from mcugen.ui.widgets import Panel, command, notices, text
-from mcugen.ui.work import JobKind
+from mcugen.ui.widgets import Panel, command, download, frame, line, notices, text
+from mcugen.ui.work import PAGE, REPORT, JobKind
+
+
+class ReportSection(JobSection):
+    """The section of the run."""
+
+    title, name, kind = "5. Compile and simulate", "report", JobKind.REPORT
+
+    def build(self) -> Sequence[Panel]:
+        """Build the content, and return its panels."""
+        with line():
+            ui.button("Compile and simulate", on_click=lambda: self.start())
+            text("builds the C code, runs every sample in the simulator, and measures", "quiet")
+        return [self.own_panel()]
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the command line that the report shows."""
+        return {"command": self.desk.project.command("report", {})}
+
+    def show(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Show the verdict and the report."""
+        with ui.element("div").props("id=verdict"):
+            for is_kept, sentence in result["verdict"]:
+                text(sentence, "text strong" if is_kept else "text strong bad")
+        notices(result["warnings"], result["notes"])
+        download(job, REPORT, "Report as data (JSON)")
+        frame(f"/results/{job.key}/{PAGE}", "Report")
 
 
 class PackageSection(JobSection):
-    """The section of the package.
-
-    Attributes:
-        format: Chosen format.
-    """
+    """The section of the package."""
 
     title, name, kind = "6. Take it", "package", JobKind.PACKAGE
 
@@ -35,10 +57,9 @@ class PackageSection(JobSection):
     def build(self) -> Sequence[Panel]:
         """Build the content, and return its panels."""
         formats = Panel(lambda: self.desk.settings().get("board"), self.choose)
-        ui.button("Make the package", on_click=self.start).style("align-self: start")
-        package = self.result_panel()
+        ui.button("Make the package", on_click=lambda: self.start()).style("align-self: start")
         commands = Panel(lambda: (self.desk.settings(), self.format), self.show_commands)
-        return [formats, package, commands]
+        return [formats, self.own_panel(), commands]
 
     def choose(self) -> None:
         """Show the formats that suit the board to choose from, with the tools that use them."""
@@ -56,8 +77,7 @@ class PackageSection(JobSection):
 
     def show(self, job: Job, result: Mapping[str, Any]) -> None:
         """Show the link to the package, and the next steps."""
-        name = result["file"]
-        ui.link(f"Download {name}", f"/results/{job.key}/{name}").props("id=download download")
+        download(job, result["file"], f"Download {result['file']}")
         for number, step in enumerate(result["steps"], 1):
             text(f"{number}. {step}")
         notices((), result["notes"])
