@@ -327,6 +327,18 @@ static inline int32_t mcugen_add_products(int32_t acc, uint32_t a, uint32_t b)
 #endif
 }
 
+/* Returns acc plus the product of the upper half of a and the lower half of b, both signed. */
+static inline int32_t mcugen_add_upper_product(int32_t acc, uint32_t a, uint32_t b)
+{
+#if defined(MCUGEN_DSP)
+    __asm__("smlatb %0, %1, %2, %0" : "+r"(acc) : "r"(a), "r"(b));
+    return acc;
+#else
+    const int32_t product = mcugen_high16(mcugen_signed(a)) * mcugen_low16(mcugen_signed(b));
+    return mcugen_signed((uint32_t)acc + (uint32_t)product);
+#endif
+}
+
 /* Subtracts bytes. */
 static inline uint32_t mcugen_subtract_bytes(uint32_t a, uint32_t b)
 {

@@ -11,8 +11,9 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,6 +71,12 @@ SUBJECTS = (
 )
 
 
+LANGUAGE_MODEL = "language_model"
+"""Name of the chapter of the language model in examples/, and of its folder in build/."""
+PRECISIONS = ("int8", "w4a8")
+"""Precisions of the language model."""
+
+
 def main(
     models: Annotated[str, typer.Option(help="parts of model names, by commas; all if empty")] = "",
     jobs: Annotated[int, typer.Option(min=0, help="combinations at once; 0: one for each CPU")] = 0,
@@ -78,6 +85,50 @@ def main(
     for subject in SUBJECTS:
         if any(name in subject.name for name in models.split(",")):
             rewrite_passage(DOCUMENT, subject.name, chapter(subject, explore_subject(subject, jobs)))
+    if any(name in LANGUAGE_MODEL for name in models.split(",")):
+        rewrite_passage(DOCUMENT, LANGUAGE_MODEL, language_chapter(run_language_model))
+
+
+def language_commands(precision: str) -> list[list[str]]:
+    """Return the words of the commands that train the language model, quantize it, and simulate its token loop."""
+    folder, example = f"build/{LANGUAGE_MODEL}", f"examples/{LANGUAGE_MODEL}"
+    states = [f"{name}{layer}_out:{name}{layer}" for layer in range(2) for name in "kv"]
+    quantize = f"mcugen quantize {folder}/model.onnx -o {folder}/model_{precision}.onnx --precision {precision}"
+    samples = f"--calibration {folder}/calibration.npz --data {folder}/held_out.npz"
+    simulate = f"python {example}/simulate.py {folder} --model model_{precision}.onnx --temperature 0.7 --top-k 20"
+    options = [word for state in states for word in ("--state", state)]
+    return [
+        ["python", f"{example}/make_model.py", folder],
+        [*quantize.split(), *samples.split(), *options],
+        simulate.split(),
+    ]
+
+
+def run_language_model(words: Sequence[str]) -> str:
+    """Run a command of the language model and return what it prints; a model that exists is not trained again."""
+    if words[1].endswith("make_model.py") and (ROOT / words[2] / "model.onnx").is_file():
+        return ""
+    program = Path(sys.executable).with_name(words[0])
+    done = subprocess.run([program, *words[1:]], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def language_chapter(run: Callable[[Sequence[str]], str]) -> str:
+    """Return the chapter of the language model: commands, and a table of each precision as the simulation prints it.
+
+    Args:
+        run: Runs a command and returns what it prints.
+    """
+    title = "Text, token by token, by a network that the example trains; figures are averages of the steps"
+    lines = [f"### {LANGUAGE_MODEL}", "", f"{title} (each token equals the Python reference's).", ""]
+    for precision in PRECISIONS:
+        commands = language_commands(precision)
+        printed = [run(words) for words in commands]
+        quality = next((line for line in printed[1].splitlines() if line.startswith("quantized: ")), "")
+        shown = "\n".join(" \\\n    ".join(_broken(words)) for words in commands)
+        table = "\n".join(line for line in printed[2].splitlines() if line.startswith("| "))
+        lines += [f"{precision}; {quality}", "", "```", shown, "```", "", table, ""]
+    return "\n".join(lines).rstrip()
 
 
 def explore_subject(subject: Subject, jobs: int) -> Mapping[str, Any]:
@@ -141,9 +192,9 @@ def _capital(text: str) -> str:
 
 
 def _broken(words: Sequence[str]) -> list[str]:
-    """Return the command in at most two lines, broken before --precision."""
-    cut = next((at for at, word in enumerate(words) if word == "--precision"), len(words))
-    return [part for part in (shlex.join(words[:cut]), shlex.join(words[cut:])) if part]
+    """Return the command in lines, broken before --precision and before the first --state."""
+    cuts = sorted({0, len(words), *(words.index(word) for word in ("--precision", "--state") if word in words)})
+    return [shlex.join(words[start:end]) for start, end in pairwise(cuts)]
 
 
 if __name__ == "__main__":

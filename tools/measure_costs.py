@@ -162,6 +162,11 @@ PRODUCTS = (
     *((4, 24, 24, 8), (1, 49, 16, 49), (2, 8, 96, 24), (1, 30, 50, 20)),
 )
 """Batch, rows, depth and columns of products of two activations."""
+ATTENTIONS = (
+    # heads, heads of the caches, positions, elements of a head
+    *((4, 2, 128, 16), (8, 8, 128, 8), (8, 2, 64, 32), (1, 1, 64, 64), (4, 4, 32, 24), (6, 2, 256, 16), (4, 1, 96, 48)),
+    *((16, 4, 64, 8), (2, 2, 200, 32), (2, 1, 40, 12), (3, 3, 20, 16)),
+)
 IMAGES = ((3, 96, 96), (3, 32, 32), (2, 40, 25), (4, 24, 24), (8, 20, 20), (6, 64, 48))
 """Planes, height and width of transpositions to pixels, and back."""
 
@@ -306,6 +311,24 @@ def products(kind: str) -> onnx.ModelProto:
     for batch, rows, depth, columns in PRODUCTS:
         net.plain_output(net.add("MatMul", net.input((batch, rows, depth)), net.input((batch, depth, columns))))
     return net.model()
+
+
+def attentions() -> list[onnx.ModelProto]:
+    """Return models of attention of one token to full caches of keys and values, in int8 and in floats."""
+    models = []
+    for kind in ("int8", "float32"):
+        net = _Net(kind)
+        net.inputs.append(helper.make_tensor_value_info("past", onnx.TensorProto.INT64, (1,)))
+        behind = net.add("Max", "past", net.constant(np.array([1 << 30])))
+        for heads, groups, positions, size in ATTENTIONS:
+            q, k, v = (net.input((1, groups, n, size)) for n in (heads // groups, positions, positions))
+            scores = net.add("MatMul", q, net.add("Transpose", k, perm=[0, 1, 3, 2]))
+            seen = net.add("LessOrEqual", net.constant(np.arange(positions)), behind)
+            mask = net.add("Where", seen, net.constant(np.float32(0)), net.constant(np.float32(-1e9)))
+            masked = net.add("Add", net.add("Mul", scores, net.constant(np.float32(0.2))), mask)
+            net.plain_output(net.add("MatMul", net.add("Softmax", masked, axis=-1), v))
+        models.append(net.model())
+    return models
 
 
 def transpositions(kind: str) -> onnx.ModelProto:
@@ -648,7 +671,8 @@ def models_of_kernels(kernels: Sequence[Kernel], board_name: str) -> Iterator[tu
     """Yield each kernel with the models in which it fits a layer; with its own example if there are none."""
     fitting = _fitting([model for kind in KINDS for model in models(kind)], board_name)
     others = [
-        _fitting(made, board_name) for made in ([one_channel()], four_bit_layers(), two_bit_layers(), nine_bit_layers())
+        _fitting(made, board_name)
+        for made in ([one_channel()], four_bit_layers(), two_bit_layers(), nine_bit_layers(), attentions())
     ]
     for kernel in kernels:
         found = [model for model, names in fitting if kernel.name in names]

@@ -19,7 +19,7 @@ from mcugen.hir.crop import Box, Crop, hull_of
 from mcugen.hir.graph import Graph, Node, Value
 from mcugen.hir.operator import IntegerForm, Operator, Permutation, Signature
 from mcugen.hir.traits import Croppable, Permutable, Simplifiable
-from mcugen.hir.types import Array, Layout, Shape, TensorType, required
+from mcugen.hir.types import Array, DType, Layout, Shape, TensorType, required
 from mcugen.kernels.common.strided_loops import AxisWalk, dense_strides, numbered
 from mcugen.kernels.portable.gather import (
     GATHER,
@@ -38,8 +38,8 @@ from mcugen.kernels.portable.gather import (
 )
 from mcugen.lir.builder import Builder
 from mcugen.lir.kernel import Call
-from mcugen.numerics.fixedpoint import has_same_quantization
-from mcugen.ops.conversion import Dequantize
+from mcugen.numerics.fixedpoint import has_same_quantization, quantize
+from mcugen.ops.conversion import Dequantize, Quantize
 from mcugen.ops.movement import (
     Movement,
     Permuted,
@@ -181,9 +181,14 @@ class Gather(Permutable, Croppable, Simplifiable, IndexedMovement):
         return (np.take(x, positions(index, x.shape[self.axis]), self.axis),)
 
     def simplify(self, node: Node, graph: Graph) -> Value | None:
-        """Rewrite Gather(Dequantize(table), index) → Dequantize(Gather(table, index)), to keep tables quantized."""
+        """Rewrite Gather(Dequantize(table), index) → Dequantize(Gather(table, index)), to keep tables quantized.
+
+        A constant table of reals whose gathered elements are quantized is quantized before, which gives the same bits.
+        """
         source = node.input(0).producer
-        if source is None or not isinstance(source.op, Dequantize):
+        if source is None:
+            return self._quantized_first(node, graph)
+        if not isinstance(source.op, Dequantize):
             return None
         table = source.input(0)
         if not table.is_constant or table.type.q.axis is not None:
@@ -191,6 +196,20 @@ class Gather(Permutable, Croppable, Simplifiable, IndexedMovement):
         gathered = graph.add(self, [table, node.input(1)], node.origin, before=node)
         types = [node.output.type]
         return graph.add(source.op, [gathered.output], source.origin, types=types, before=node).output
+
+    def _quantized_first(self, node: Node, graph: Graph) -> Value | None:
+        """Return the dequantized gather of a quantized table; None if no Quantize alone reads the gathered elements."""
+        table, reader = node.input(0), graph.only_user(node.output)
+        if table.data is None or reader is None or not isinstance(reader.op, Quantize):
+            return None
+        quantized = reader.output.type
+        if quantized.quant is None or quantized.quant.axis is not None or node.output.type.dtype is not DType.FLOAT32:
+            return None
+        codes = quantize(table.data, quantized.q, quantized.dtype)
+        constant = graph.constant(f"{table.name}.quantized", codes, quantized.quant, of=[table])
+        gathered = graph.add(self, [constant, node.input(1)], node.origin, before=node)
+        types = [node.output.type]
+        return graph.add(Dequantize(), [gathered.output], node.origin, types=types, before=node).output
 
     def cropped(self, node: Node, region: Box) -> Crop | None:
         """Return the gather of some elements; with constant indices, it reads no element that none of them names."""

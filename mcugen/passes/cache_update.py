@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from mcugen.ops.gather import flat_positions
 from mcugen.ops.movement import Reshape
 from mcugen.ops.pointwise import Binary
 from mcugen.ops.scatter import ScatterElements, ScatterND, TensorScatter
-from mcugen.passes.positions import evaluate_each, position_of
+from mcugen.passes.positions import evaluate_each, positions_of, probes
 from mcugen.passes.rewrite import RewriteOutcome, pattern
 
 
@@ -23,9 +24,10 @@ from mcugen.passes.rewrite import RewriteOutcome, pattern
 def recognize_cache_update(graph: Graph, node: Node) -> RewriteOutcome:
     """Scatter(x, indices, updates) → TensorScatter(x, position, updates).
 
-    The indices must follow from one integer input with one element, the position, and mean consecutive entries of one
-    axis of x, all of them. Positions are those of the axis: what negative ones mean is not kept. A Where is left as it
-    is, since it writes nothing at positions beyond the axis, where TensorScatter writes the last entries.
+    The indices must follow from one integer with one element, the position, and mean consecutive entries of one axis of
+    x, all of them. The law holds wherever the indices are valid, for negative ones and for rings of entries, too: it is
+    tested for each position of the axis and for some outside of it. A Where is left as it is, since it writes nothing
+    at positions outside of the axis.
     """
     update = _of_scatter(node)
     if not isinstance(update, _Update):
@@ -43,8 +45,8 @@ class _Update:
         updates: The new entries; they have as many elements as `shape`.
         axis: The axis.
         length: Number of new entries.
-        position: The input with the position.
-        offset: First entry that is written, less the position.
+        position: The integer with the position.
+        start: The rule by which the first written entry follows from the position.
     """
 
     x: Value
@@ -52,7 +54,7 @@ class _Update:
     axis: int
     length: int
     position: Value
-    offset: int
+    start: _Start
 
     @property
     def shape(self) -> Shape:
@@ -61,59 +63,91 @@ class _Update:
         return (*shape[: self.axis], self.length, *shape[self.axis + 1 :])
 
 
+@dataclass(frozen=True)
+class _Start:
+    """A rule by which the first written entry of an axis follows from a position.
+
+    Attributes:
+        offset: First written entry, less the position.
+        circular: Whether entries beyond the axis, and negative ones, are counted around it; else they are limited.
+    """
+
+    offset: int
+    circular: bool
+
+    def at(self, position: int, size: int, length: int) -> int:
+        """Return the first of `length` entries that are written to an axis of `size` entries."""
+        entry = position + self.offset
+        return entry % size if self.circular else min(max(entry, 0), size - length)
+
+
 def _of_scatter(node: Node) -> _Update | RewriteOutcome:
     """Return the update of a scatter, or the outcome if it is none."""
-    position = position_of(node.input(1)) if node.input(1).data is None else None
-    if position is None or not isinstance(node.op, ScatterND | ScatterElements) or node.op.reduction != "none":
+    if node.input(1).data is not None or not isinstance(node.op, ScatterND | ScatterElements):
         return False
-    x, updates = node.input(0), node.input(2)
-    depths = node.input(1).type.shape[-1] if isinstance(node.op, ScatterND) else x.type.rank
-    shape = x.type.shape[:depths]
-    for axis in range(depths):
-        num_lines = math.prod(shape[:axis] + shape[axis + 1 :])
-        length, remainder = divmod(updates.type.count, max(num_lines * math.prod(x.type.shape[depths:]), 1))
-        if remainder or not 0 < length <= shape[axis]:
-            continue
-        tables = evaluate_each(node.input(1), position, shape[axis])
-        if tables is None:
-            return "its indices are too many to be evaluated for each position"
-        written = (_entries(node, numbers, shape, axis, length) for numbers in tables)
-        offset = _offset(written, shape[axis], length)
-        if offset is not None:
-            return _Update(x, updates, axis, length, position, offset)
-    return "its indices are no entries of one axis behind a position"
+    positions = list(positions_of(node.input(1))) if node.op.reduction == "none" else []
+    depths = node.input(1).type.shape[-1] if isinstance(node.op, ScatterND) else node.output.type.rank
+    for position, axis in product(positions, range(depths)):
+        update = _along(node, position, axis, node.output.type.shape[:depths])
+        if not isinstance(update, bool):
+            return update
+    return "its indices are no entries of one axis behind a position" if positions else False
+
+
+def _along(node: Node, position: Value, axis: int, shape: Shape) -> _Update | RewriteOutcome:
+    """Return the update that a scatter makes along an axis of those that its indices count, or the outcome if none."""
+    x, updates, size = node.input(0), node.input(2), shape[axis]
+    length, remainder = divmod(updates.type.count, max(x.type.count // max(size, 1), 1))
+    if remainder or not 0 < length <= size:
+        return False
+    numbers = probes(size)
+    tables = evaluate_each(node.input(1), position, numbers)
+    if tables is None:
+        return "its indices are too many to be evaluated for each position"
+    valid = ((p, table) for p, table in zip(numbers, tables, strict=True) if table is not None)
+    starts = {p: _entries(node, t, shape, axis, length) for p, t in valid if _is_inside(node, t, shape)}
+    start = _rule(starts, size, length)
+    return start is not None and _Update(x, updates, axis, length, position, start)
+
+
+def _is_inside(node: Node, index: Array, shape: Shape) -> bool:
+    """Return whether the indices of a scatter are valid: within the axes, or negative ones that count from the end."""
+    limits = np.array(shape[node.op.axis] if isinstance(node.op, ScatterElements) else shape)
+    return bool(((index >= -limits) & (index < limits)).all())
 
 
 def _entries(node: Node, index: Array, shape: Shape, axis: int, length: int) -> int | None:
-    """Return the first entry of `axis` that a scatter writes, if it writes `length` whole entries in order."""
+    """Return the first entry of `axis` that a scatter writes, if it writes `length` whole entries in order.
+
+    Behind the last entry follows the first one.
+    """
     if isinstance(node.op, ScatterElements):
         places: list[Array] = list(np.indices(index.shape))
-        places[node.op.axis] = index
-        flat: Array = np.ravel_multi_index([np.clip(p, 0, n - 1) for p, n in zip(places, shape, strict=True)], shape)
+        places[node.op.axis] = index % shape[node.op.axis]
+        flat: Array = np.ravel_multi_index(places, shape)
     else:
         flat = flat_positions(index, shape)
     flat = flat.reshape(-1)
     start = int(np.unravel_index(int(flat[0]), shape)[axis])
     whole = np.arange(math.prod(shape)).reshape(shape)
-    expected = whole[(slice(None),) * axis + (slice(start, start + length),)].reshape(-1)
-    return start if np.array_equal(flat, expected) else None
+    expected = whole.take((start + np.arange(length)) % shape[axis], axis)
+    return start if np.array_equal(flat, expected.reshape(-1)) else None
 
 
-def _offset(starts: Iterator[int | None], size: int, length: int) -> int | None:
-    """Return the distance of the written entries from the position, if it is the same for all valid positions.
+def _rule(starts: Mapping[int, int | None], size: int, length: int) -> _Start | None:
+    """Return the rule that gives the first written entry at all positions; None if there is none.
 
     Args:
-        starts: First written entry for each position; None if no such entries are written.
+        starts: First written entry at each position where the indices are valid; None if no such entries are written.
         size: Number of entries of the axis.
         length: Number of entries that are written.
     """
-    entries = list(starts)
-    if len(entries) < size:
-        return None
-    offsets = {start - position for position, start in enumerate(entries) if start is not None}
-    candidates = [o for o in offsets if all(entries[p] == p + o for p in range(size) if 0 <= p + o <= size - length)]
-    valid = [o for o in candidates if any(0 <= p + o <= size - length for p in range(size))]
-    return min(valid, key=abs) if valid else None
+    valid_starts = [(p, starts.get(p)) for p in (0, size // 2, size - length)]
+    offsets = sorted({start - p for p, start in valid_starts if start is not None}, key=abs)
+    for rule in (_Start(offset, circular) for circular in (False, True) for offset in offsets):
+        if all(start == rule.at(p, size, length) for p, start in starts.items()):
+            return rule
+    return None
 
 
 def _replace(graph: Graph, node: Node, update: _Update) -> None:
@@ -126,14 +160,14 @@ def _replace(graph: Graph, node: Node, update: _Update) -> None:
         return graph.add(Reshape(sizes), [value], node.origin, before=node).output
 
     first = shaped(update.position, 1)
-    if update.offset:
-        offset = np.full(1, update.offset, first.type.dtype.numpy)
+    if update.start.offset:
+        offset = np.full(1, update.start.offset, first.type.dtype.numpy)
         constant = graph.constant(f"{node.output.name}.offset", offset)
         first = graph.add(Binary("Add"), [first, constant], node.origin, before=node).output
     lead = () if not update.axis or shape[0] == 1 else (1,)
     operands = [shaped(x, *lead, *shape), first, shaped(update.updates, *lead, *update.shape)]
     graph.release_name(node.output)
-    op = TensorScatter(update.axis + len(lead))
+    op = TensorScatter(update.axis + len(lead), update.start.circular)
     result = graph.add(op, operands, node.origin, names=[node.output.name], before=node).output
     graph.replace(node.output, shaped(result, *shape))
     graph.remove(node)

@@ -21,7 +21,13 @@ from mcugen.ops.pointwise import Binary, Where
 from mcugen.ops.scatter import ScatterND, TensorScatter
 from mcugen.ops.softmax import Softmax
 from mcugen.passes.composite_operators import MAX_HIDING_MASK
-from mcugen.passes.positions import MAX_EVALUATED_ELEMENTS, evaluate_each, position_of
+from mcugen.passes.positions import (
+    MAX_EVALUATED_ELEMENTS,
+    evaluate_each,
+    follows_from_position,
+    positions_of,
+    probes,
+)
 from mcugen.passes.rewrite import RewriteOutcome, pattern
 
 
@@ -73,7 +79,7 @@ class _Shares:
             if isinstance(node.op, Softmax):
                 is_plain = not node.op.log and node.op.axis == value.type.rank - 1 and len(node.inputs) == 1
                 return _Shares(node, tuple(guards)) if is_plain else None
-            if isinstance(node.op, Where) and position_of(node.input(0)) is not None:
+            if isinstance(node.op, Where) and follows_from_position(node.input(0)):
                 shown = node.input(1).data is None
                 guards.append((node.input(0), shown))
                 value = node.input(1 if shown else 2)
@@ -171,9 +177,9 @@ def _masked(node: Node, factor: float) -> tuple[Value, _Mask] | None:
     shape = node.output.type.shape
     if node.op == Binary("Add"):
         for x, mask in ((0, 1), (1, 0)):
-            if node.input(x).type.shape == shape and position_of(node.input(mask)) is not None:
+            if node.input(x).type.shape == shape and follows_from_position(node.input(mask)):
                 return node.input(x), _Mask(node.input(mask), shape, factor)
-    if isinstance(node.op, Where) and position_of(node.input(0)) is not None:
+    if isinstance(node.op, Where) and follows_from_position(node.input(0)):
         for x, low in ((1, 2), (2, 1)):
             numbers = node.input(low).data
             if (
@@ -304,73 +310,108 @@ def _visible(scores: _Scores, caches: tuple[_Cache, _Cache]) -> _Visible | str:
         producer = caches[0].base.producer
         is_cache = producer is not None and isinstance(producer.op, ScatterND | TensorScatter)
         return _Visible(None) if is_cache and caches[0].base.data is None else "no position masks it"
-    (past, *further_positions) = {
-        position_of(v) for v in (*(m.value for m in scores.masks), *(v for v, _ in scores.guards))
-    }
-    if further_positions or past is None:
-        return "its masks depend on several positions"
-    keys, seen = caches[0].positions, None
+    values = [*(mask.value for mask in scores.masks), *(condition for condition, _ in scores.guards)]
+    candidates = [list(positions_of(value)) for value in values]
+    reason = "its masks depend on several positions"
+    for past in (p for p in candidates[0] if all(p in positions for positions in candidates)):
+        seen = _seen_from(past, scores, caches[0])
+        if not isinstance(seen, str):
+            return seen
+        reason = seen
+    return reason
+
+
+def _seen_from(past: Value, scores: _Scores, cache: _Cache) -> _Visible | str:
+    """Return which positions the queries see from a position in the graph, or why there is no such rule."""
+    seen: _Tables | None = None
     for mask in scores.masks:
-        part = _seen(mask, past, keys)
+        part = _seen(mask, past, cache.positions)
         if isinstance(part, str):
             return part
-        seen = part if seen is None else seen & part
-    counts = _counts(scores, past, keys)
+        seen = part if seen is None else {p: table & part[p] for p, table in seen.items() if p in part}
+    counts = _counts(scores, past, cache.positions)
     if seen is None or counts is None:
         return "its masks are not understood"
-    return _rule(seen, counts, scores, caches[0], past)
+    return _rule(seen, counts, scores, cache, past)
 
 
 def _counts(scores: _Scores, past: Value, count: int) -> Array | None:
     """Return at which positions the shares are those of the softmax, whatever the guards are; None if unknown."""
     counts = np.ones(count, np.bool_)
     for condition, shown in scores.guards:
-        tables = list(evaluate_each(condition, past, count) or ())
+        tables = [table for table in evaluate_each(condition, past, range(count)) or () if table is not None]
         if len(tables) < count:
             return None
         counts &= [bool((table == shown).all()) for table in tables]
     return counts
 
 
-def _seen(mask: _Mask, past: Value, count: int) -> Array | str:
-    """Return which scores are visible, [position, row, key], or why the mask is not understood."""
-    masks = evaluate_each(mask.value, past, count)
-    if masks is None or math.prod(mask.shape) * count > MAX_EVALUATED_ELEMENTS:
+_Tables = dict[int, Array]
+"""Whether rows of scores see keys, [row, key], for each position at which a mask can be evaluated."""
+
+
+def _seen(mask: _Mask, past: Value, count: int) -> _Tables | str:
+    """Return which scores are visible at each position, or why the mask is not understood."""
+    numbers = probes(count)
+    masks = evaluate_each(mask.value, past, numbers)
+    if masks is None or math.prod(mask.shape) * len(numbers) > MAX_EVALUATED_ELEMENTS:
         return "its mask is too large to be evaluated for each position"
-    tables = [mask.visible(numbers) for numbers in masks]
-    if len(tables) < count or any(table is None for table in tables):
+    tables = {p: mask.visible(array) for p, array in zip(numbers, masks, strict=True) if array is not None}
+    understood = {p: table for p, table in tables.items() if table is not None}
+    if len(understood) < len(tables) or any(p not in tables for p in range(count)):
         return "its mask does more than to hide positions"
-    return np.stack([table for table in tables if table is not None])
+    return understood
 
 
-def _rule(seen: Array, counts: Array, scores: _Scores, cache: _Cache, past: Value) -> _Visible | str:
+def _rule(seen: _Tables, counts: Array, scores: _Scores, cache: _Cache, past: Value) -> _Visible | str:
     """Return the rule by which rows see positions.
 
     Args:
-        seen: Whether rows see keys, [position, row, key].
+        seen: Whether rows see keys, for each position.
         counts: Whether the softmax counts, [position].
         scores: The scores.
         cache: The keys.
-        past: The input with the position.
+        past: The integer with the position.
 
     Returns:
         The rule, or why there is none.
     """
-    count, rows, keys = seen.shape
-    positions = np.arange(count)[:, None]
-    ends = keys - np.argmax(seen[..., ::-1], -1)
-    widths = seen.sum(-1)
-    offset = int(ends[count // 2, 0]) - count // 2 - 1
-    window = int(widths[-1, 0]) if widths[-1, 0] < ends[-1, 0] else 0
+    keys, rows = cache.positions, len(seen[0])
+    middle, latest = seen[keys // 2][0], seen[keys - 1][0]
+    offset = _end(middle) - keys // 2 - 1
+    window = int(latest.sum()) if latest.sum() < _end(latest) else 0
     for queries in sorted({1, scores.shape[-2] if len(scores.shape) > 1 else 1}):
-        last = positions + offset + np.arange(rows) % queries + 1
-        valid = ((positions + offset >= 0) & (positions + offset + queries <= keys))[:, 0]
-        first = np.maximum(last - window, 0) if window else np.zeros_like(last)
-        expected = (np.arange(keys) < last[..., None]) & (np.arange(keys) >= first[..., None])
-        groups = rows // cache.heads
-        if valid.any() and groups % queries == 0 and (expected == seen)[valid].all() and counts[valid].all():
+        valid = [p for p in range(keys) if 0 <= p + offset <= keys - queries]
+        last = offset + np.arange(rows)[:, None] % queries
+        is_whole = valid and not rows // cache.heads % queries and counts[valid].all()
+        exact = set(valid)
+        if is_whole and all(_agrees(table, p + last, window, exact=p in exact) for p, table in seen.items()):
             return _Visible(past, queries, offset, window)
     return "its mask is no window behind a position"
+
+
+def _end(row: Array) -> int:
+    """Return the number of keys up to the last one that a row sees; all keys if it sees none."""
+    return int(len(row) - np.argmax(row[::-1]))
+
+
+def _agrees(seen: Array, last: Array, window: int, *, exact: bool) -> bool:
+    """Return whether rows see what CachedAttention lets them see.
+
+    Args:
+        seen: Whether rows see keys, [row, key].
+        last: The last position that each row sees, [row, 1].
+        window: Number of visible positions; 0 for all.
+        exact: Whether the positions lie in the cache. Outside of it, where nothing is stored, rows may see fewer keys
+            or none, and negative positions may count from the end. Rows whose positions wrap around see others.
+    """
+    keys = seen.shape[1]
+    limited, from_end = (np.clip(ends, 0, keys - 1) for ends in (last, np.where(last < 0, last + keys, last)))
+    places = np.arange(keys)
+    return any(
+        np.array_equal((places <= ends) & ((places > ends - window) if window else np.True_), seen)
+        for ends in ([last] if exact else [last, limited, from_end])
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- rewrite

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,30 +17,28 @@ MAX_EVALUATED_ELEMENTS = 1 << 26
 """Largest number of elements, for all positions together, that a pass evaluates: about a second."""
 
 
-WRAPPING_OPERATORS = frozenset({"mod", "bitwiseand", "abs", "where", "stack"})
-"""Names of operators whose integer results may be positions within an axis for positions beyond it."""
+def positions_of(value: Value) -> Iterator[Value]:
+    """Yield the integers, of one element, that a value follows from alone: an input of the graph, then a result.
 
-
-def position_of(value: Value) -> Value | None:
-    """Return the only integer, of one element, that a value follows from; None if it follows from others, too.
-
-    The integer is an input of the graph if possible, else the result that is nearest to the value. No operator between
-    the two wraps around, since values are evaluated at positions within an axis only.
+    The result is the one that is nearest to the value. Whoever asks must evaluate the value beyond an axis, too: where
+    operators between the input and the value wrap positions around, only the nearest result counts entries of an axis.
     """
+    yielded: Value | None = None
     for stop in (False, True):
         nodes = _ancestors(value, _is_position if stop else None)
         read = [value, *(v for node in nodes for v in node.inputs if v is not None)]
         results = {v for node in nodes for v in node.outputs}
         leaves = {v for v in read if v not in results and v.data is None}
-        if len(leaves) == 1 and all(map(_is_position, leaves)) and not any(map(_hides_position, nodes)):
-            return leaves.pop()
-    return None
+        if len(leaves) == 1 and all(map(_is_position, leaves)) and not any(node.op.bodies for node in nodes):
+            (leaf,) = leaves
+            if leaf is not yielded:
+                yielded = leaf
+                yield leaf
 
 
-def _hides_position(node: Node) -> bool:
-    """Return whether a node may wrap positions around, or runs bodies."""
-    is_wrapped = node.op.name in WRAPPING_OPERATORS and node.outputs[0].type.dtype in POSITION_TYPES
-    return bool(node.op.bodies) or is_wrapped
+def follows_from_position(value: Value) -> bool:
+    """Return whether a value follows from one integer of one element alone."""
+    return next(positions_of(value), None) is not None
 
 
 def _is_position(value: Value) -> bool:
@@ -48,32 +46,44 @@ def _is_position(value: Value) -> bool:
     return value.type.count == 1 and value.type.dtype in POSITION_TYPES and value.data is None
 
 
-def evaluate_each(value: Value, position: Value, count: int) -> Iterator[Array] | None:
-    """Return the value at positions 0 to before `count`; None if there are too many elements to evaluate.
+def probes(count: int) -> tuple[int, ...]:
+    """Return positions at which to evaluate a value: all of an axis with `count` entries, then some outside of it.
+
+    Those outside tell whether positions wrap around, are limited, or count from the end of the axis.
+    """
+    behind = (count, count + 1, count + count // 2, 2 * count - 1, 2 * count, 2 * count + 1)
+    far = (1 << bits for bits in range(count.bit_length(), 31))
+    negative = (-1, -(count // 2) - 1, -count, -count - 1, -2 * count)
+    return tuple(dict.fromkeys((*range(count), *behind, *far, *negative)))
+
+
+def evaluate_each(value: Value, position: Value, numbers: Sequence[int]) -> Iterator[Array | None] | None:
+    """Return the value at positions; None if there are too many elements to evaluate.
 
     Args:
         value: A value that follows from `position` alone.
-        position: The input with the position.
-        count: Number of positions.
+        position: The integer with the position.
+        numbers: The positions.
 
     Returns:
-        One array for each position. It ends early at a position without a result.
+        One array for each position; None where there is no result.
     """
     nodes = _ancestors(value, lambda v: v is position)
     elements = sum(v.type.count for node in nodes for v in node.outputs)
-    return _results(value, position, nodes, count) if elements * count <= MAX_EVALUATED_ELEMENTS else None
+    return _results(value, position, nodes, numbers) if elements * len(numbers) <= MAX_EVALUATED_ELEMENTS else None
 
 
-def _results(value: Value, position: Value, nodes: list[Node], count: int) -> Iterator[Array]:
-    for number in range(count):
+def _results(value: Value, position: Value, nodes: list[Node], numbers: Sequence[int]) -> Iterator[Array | None]:
+    for number in numbers:
         known: dict[Value, Array] = {position: np.full(position.type.shape, number, position.type.dtype.numpy)}
         try:
             for node in nodes:
                 arrays = [known[v] if v.data is None else v.data for v in node.inputs if v is not None]
                 known.update(zip(node.outputs, evaluate_node(node, arrays), strict=True))
         except McugenError:
-            return
-        yield known[value]
+            yield None
+        else:
+            yield known[value]
 
 
 def _ancestors(value: Value, stops: Callable[[Value], bool] | None = None) -> list[Node]:

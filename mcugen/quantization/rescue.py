@@ -159,7 +159,7 @@ def rescue_layers(
 def _doubtful_db(model: FloatModel) -> float:
     """Return the SQNR of the outputs below which wider types are tried."""
     doubtful = _doubtful_without_state_db(model)
-    return max(doubtful, STREAM_DOUBTFUL_DB) if model.states else doubtful
+    return max(doubtful, STREAM_DOUBTFUL_DB) if any(_state_layers(model)) else doubtful
 
 
 def _doubtful_without_state_db(model: FloatModel) -> float:
@@ -261,24 +261,29 @@ def _adjacent_layers(values: Sequence[Value]) -> list[str]:
 def _state_layers(model: FloatModel) -> tuple[list[str], list[str]]:
     """Return the layers of states, and all other layers that depend on a state.
 
-    The layers of a state lie between its input and its output, or produce what these layers read directly.
+    The layers of a state lie between its input and its output, or produce what these layers read directly. A state
+    whose elements are only moved from step to step, such as a cache of keys or a window of samples, has none: it keeps
+    each element as it was rounded once, so that errors do not add up.
     """
     graph = model.graph
     outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
     chosen, behind = set[Node](), set[Node]()
     for source, target in model.states.items():
-        dependent = {v for v in graph.inputs if v.name == target}
+        dependent, readers = {v for v in graph.inputs if v.name == target}, set[Node]()
         for node in graph.nodes:
             if not dependent.isdisjoint(node.inputs):
                 dependent.update(node.outputs)
-                behind.add(node)
+                readers.add(node)
         needed = {outputs[source]}
         for node in reversed(graph.nodes):
             if not needed.isdisjoint(node.outputs):
                 needed.update(v for v in node.inputs if v is not None)
         cycle = {n for n in graph.nodes if not (dependent & needed).isdisjoint(n.outputs)}
+        if all(node.op.moves_data for node in cycle):
+            continue
         producers = {v.producer for n in cycle for v in n.inputs if v is not None and v.producer is not None}
         chosen |= cycle | producers
+        behind |= readers
     named = [(n, n.outputs[0].name) for n in graph.nodes if not n.op.moves_data]
     return [name for n, name in named if n in chosen], [name for n, name in named if n in behind - chosen]
 

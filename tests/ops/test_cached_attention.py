@@ -245,33 +245,108 @@ FORMS: dict[str, tuple[Form, Sequence[Sizes]]] = {
     "GroupQueryAttention": (group_query, EQUAL),
     "MultiHeadAttention": (multi_head, [Sizes(kv_heads=4), Sizes(kv_heads=4, size=5, value_size=5, positions=3)]),
 }
-CHOSEN = ("one-hot choice", "GroupQueryAttention", "MultiHeadAttention")
-"""Forms that update their caches by a choice between old and new entries, which writes none beyond the axis."""
+CHOSEN = ("one-hot choice",)
+"""The form that updates its caches by a choice between old and new entries, which writes none beyond the axis."""
 CASES = [(name, sizes) for name, (_, all_sizes) in FORMS.items() for sizes in all_sizes]
 
 
-RINGS: dict[str, Callable[[Net], str]] = {
-    "Mod": lambda net: net.op("Mod", "pos", whole(net, 4)),
-    "BitwiseAnd": lambda net: net.op("BitwiseAnd", "pos", whole(net, 3)),
-    "Where": lambda net: net.op(
-        "Where", net.op("Less", "pos", whole(net, 4)), "pos", net.op("Sub", "pos", whole(net, 4))
-    ),
+def ring_of_wheres(net: Net) -> str:
+    return net.op("Where", net.op("Less", "pos", whole(net, 4)), "pos", net.op("Sub", "pos", whole(net, 4)))
+
+
+@dataclass(frozen=True)
+class Ring:
+    """An index of an axis of four entries that follows from a position.
+
+    Attributes:
+        index: Adds the index to a net.
+        positions: Positions at which ONNX defines the result.
+    """
+
+    index: Callable[[Net], str]
+    positions: Sequence[int]
+
+
+RINGS = {
+    "plain": Ring(lambda net: "pos", range(-4, 4)),
+    "Mod": Ring(lambda net: net.op("Mod", "pos", whole(net, 4)), (*range(-9, 9), 10**9)),
+    "BitwiseAnd": Ring(lambda net: net.op("BitwiseAnd", "pos", whole(net, 3)), (*range(-9, 9), 10**9)),
+    "BitwiseAnd of more": Ring(lambda net: net.op("BitwiseAnd", "pos", whole(net, 7)), (0, 3, 8, -5, 17)),
+    "Where": Ring(ring_of_wheres, range(-4, 8)),
+    "Clip": Ring(lambda net: net.op("Clip", "pos", net.const(0, np.int64), net.const(3, np.int64)), range(-9, 9)),
+    "Mod behind": Ring(lambda net: net.op("Mod", net.op("Add", "pos", whole(net, 2)), whole(net, 4)), range(-9, 9)),
+    "shorter ring": Ring(lambda net: net.op("Mod", "pos", whole(net, 3)), range(9)),
+    "Abs": Ring(lambda net: net.op("Abs", "pos"), range(-3, 4)),
+    "Mul": Ring(lambda net: net.op("Mul", "pos", whole(net, 2)), range(-2, 2)),
 }
-"""Indices of an axis of four entries, for positions up to 7."""
 
 
 @pytest.mark.parametrize("ring", RINGS)
-def test_positions_that_wrap_around_are_kept(ring: str) -> None:
+@pytest.mark.parametrize("form", ["ScatterND", "ScatterElements"])
+def test_updates_of_rings_and_at_negative_positions(form: str, ring: str) -> None:
+    """An update is recognized if the law holds at all positions; what wraps otherwise is computed before it."""
     net = Net(20)
     x, new = net.input("x", 4, 3), net.input("new", 1, 3)
     net.input("pos", 1, dtype=np.int64)
-    index = net.op("Reshape", RINGS[ring](net), whole(net, 1, 1))
-    net.output(net.op("ScatterND", x, index, new, out="y"))
+    index = net.op("Reshape", RINGS[ring].index(net), whole(net, 1, 1))
+    if form == "ScatterND":
+        y = net.op(form, x, index, new, out="y")
+    else:
+        y = net.op(form, x, net.op("Expand", index, whole(net, 1, 3)), new, axis=0, out="y")
+    net.output(y)
     model = net.model()
     graph = optimized(model)
-    for position in range(8):
+    assert "tensor_scatter" in operators(graph)
+    for position in RINGS[ring].positions:
         feeds = {"x": np.zeros((4, 3), np.float32), "new": np.ones((1, 3), np.float32), "pos": np.array([position])}
         assert_close(interpret(graph, feeds), onnxruntime_outputs(model, feeds), 0)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_new_entries_around_the_end(tokens: int) -> None:
+    """Two tokens at position -1 are the last entry and the first; a ring of several tokens does the same."""
+    for wraps in (False, True):
+        net = Net(20)
+        x, new = net.input("x", 4, 3), net.input("new", tokens, 3)
+        net.input("pos", 1, dtype=np.int64)
+        index = net.op("Add", "pos", net.const(np.arange(tokens).reshape(-1, 1), np.int64))
+        index = net.op("Mod", index, whole(net, 4)) if wraps else index
+        net.output(net.op("ScatterND", x, index, new, out="y"))
+        model = net.model()
+        graph = optimized(model)
+        assert operators(graph) == ["tensor_scatter"] or tokens == 1
+        compiled = compile_model(model, "host")
+        positions = range(-9, 9) if wraps else range(-4, 5 - tokens)
+        feeds = [
+            {"x": np.zeros((4, 3), np.float32), "new": np.full((tokens, 3), 1.0, np.float32), "pos": np.array([p])}
+            for p in positions
+        ]
+        found = compiled.run({k: np.stack([f[k] for f in feeds]) for k in feeds[0]}, sanitize=True)
+        for number, one in enumerate(feeds):
+            expected = onnxruntime_outputs(model, one)
+            assert_close(interpret(graph, one), expected, 0)
+            assert_close({k: v[number] for k, v in found.items()}, expected, 0)
+
+
+@pytest.mark.parametrize("seen_by", ["pos", "entry"])
+def test_attention_to_a_ring(seen_by: str) -> None:
+    """A mask by the count of tokens sees the whole ring once it is full; one by the entry sees up to this entry."""
+    sizes = Sizes(positions=4, kv_heads=1)
+    net = Net(20)
+    inputs(net, sizes)
+    entry = net.op("Mod", "pos", whole(net, 4))
+    index = net.op("Add", net.const([[[[0, 0, 0]]]], np.int64), net.op("Mul", entry, whole(net, 0, 0, 1)))
+    k, v = (net.op("ScatterND", c, index, n, out=f"{c}_out") for c, n in (("k", "nk"), ("v", "nv")))
+    net.output(k, v, shape=(1, 1, 4, 8))
+    seen = net.op("LessOrEqual", net.const(np.arange(4), np.int64), "pos" if seen_by == "pos" else entry)
+    mask = net.op("Where", seen, net.const(0.0), net.const(-1e9))
+    softmax_product(net, sizes, k, v, lambda s: net.op("Add", s, mask), 0.3)
+    model = net.plain_model()
+    graph = optimized(model)
+    assert operators(graph).count("tensor_scatter") == 2 and "cached_attention" in operators(graph)
+    for position in range(11):
+        feeds = sizes.feeds(3) | {"pos": np.array([position])}
+        assert_close(interpret(graph, feeds), onnxruntime_outputs(model, feeds), 1e-5)
 
 
 def model_of(name: str, sizes: Sizes) -> onnx.ModelProto:

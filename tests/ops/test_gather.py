@@ -10,9 +10,11 @@ from checks import check_model
 from onnx_models import (
     Feeds,
     Net,
+    assert_close,
     c_outputs,
     check_everywhere,
     numpy_outputs,
+    onnxruntime_outputs,
     operators,
     optimized,
     random_feeds,
@@ -21,6 +23,7 @@ from onnx_models import (
 
 from mcugen.core.errors import McugenError
 from mcugen.driver.compiler import compile_model
+from mcugen.hir.interpreter import interpret
 from mcugen.hir.types import DType
 
 SIZES = (2, 3, 4, 5)
@@ -253,3 +256,21 @@ def test_what_cannot_be_right_is_refused(
     with pytest.raises(McugenError) as error:
         optimized(net.plain_model())
     assert error.value.exit_code in (3, 4), error.value
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+def test_tables_are_quantized_before_they_are_read(dtype: type) -> None:
+    """The bits are those of ONNX Runtime; a table whose elements are read as reals, too, stays real."""
+    for is_shared in (False, True):
+        net = Net(21)
+        table = net.const(np.random.default_rng(0).standard_normal((20, 6)) * 3)
+        gathered = net.op("Gather", table, net.input("i", 3, dtype=np.int64))
+        net.output(net.quantize(gathered, 0.017, 0 if dtype is np.int16 else 9, dtype), dtype=dtype)
+        if is_shared:
+            net.output(net.op("Tanh", gathered, out="real"))
+        model = net.model()
+        graph = optimized(model)
+        kept = {v.type.dtype.value for v in graph.values() if v.data is not None and v.type.count == 120}
+        assert kept == ({"float32"} if is_shared else {"int16" if dtype is np.int16 else "int8"})
+        feeds = {"i": np.array([0, 19, -3])}
+        assert_close(interpret(graph, feeds), onnxruntime_outputs(model, feeds), 1e-6)

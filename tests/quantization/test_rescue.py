@@ -455,3 +455,22 @@ def test_layers_between_a_state_and_its_next() -> None:
     net.output("hn", "aside", "behind")
     assert rescue._state_layers(fused(net.model(), hn="h")) == (["read", "gate", "kept", "soft"], ["aside", "behind"])
     assert rescue._state_layers(fused(net.model())) == ([], [])
+
+
+def test_a_state_that_is_only_moved_has_no_layers() -> None:
+    """A cache that a scatter updates, and a window of samples, keep what was rounded once; a sum with it does not."""
+    for updates in ("scatter", "window", "sum"):
+        net = Net(17)
+        x = net.op("Tanh", net.op("MatMul", net.input("x", 1, 4), net.const(random_weights(1, 4, 4))), out="read")
+        h = net.input("h", 3, 4)
+        if updates == "window":
+            hn = net.op(
+                "Concat", net.op("Slice", h, *(net.const([n], np.int64) for n in (1, 3, 0))), x, axis=0, out="hn"
+            )
+        else:
+            kept = net.op("Mul", h, net.const(0.5)) if updates == "sum" else h
+            index = net.op("Reshape", net.input("pos", 1, dtype=np.int64), net.const([1, 1], np.int64))
+            hn = net.op("ScatterND", kept, index, x, out="hn")
+        net.output("hn", net.op("Exp", hn, out="behind"))
+        kept_layers, behind = rescue._state_layers(fused(net.model(), hn="h"))
+        assert bool(kept_layers) == bool(behind) == (updates == "sum")

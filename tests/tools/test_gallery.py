@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import gallery
@@ -45,3 +46,24 @@ def test_what_does_not_fit_says_so() -> None:
     assert gallery.row(point)[2:] == ["≥ 12.3 (too large: RAM)", "1,000", "2,000", "1,234"]
     refused = {"board": "rp2040", "refusal": {"message": "must | fit. found: 1. try: 2\nby far"}}
     assert gallery.row(refused)[2:] == ["must / fit", "", "", ""]
+
+
+def test_the_language_model_has_a_table_for_each_precision() -> None:
+    """By commands that its README has, too."""
+
+    def run(words: Sequence[str]) -> str:
+        return {"mcugen": "note\nquantized: 30 dB\n"}.get(words[0], "| board |\n| --- |\ntext\n| `rp2350` |\n")
+
+    text = gallery.language_chapter(run)
+    assert (
+        text.count("| board |\n| --- |\n| `rp2350` |") == len(gallery.PRECISIONS) and "int8; quantized: 30 dB" in text
+    )
+    written = chapter(gallery.LANGUAGE_MODEL)
+    readme = (gallery.ROOT / "examples" / gallery.LANGUAGE_MODEL / "README.md").read_text()
+    for precision in gallery.PRECISIONS:
+        train, quantize, simulate = gallery.language_commands(precision)
+        for place in (written, readme) if precision == "int8" else (written,):
+            text = " ".join(place.replace("\\\n", " ").split())
+            assert shlex.join(train) in text and shlex.join(quantize) in text
+        assert shlex.join(simulate) in written
+    assert written.count("| `rp2350` |") == written.count("| `nrf52840` |") == len(gallery.PRECISIONS)

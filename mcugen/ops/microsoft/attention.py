@@ -312,12 +312,29 @@ def _in_buffer(node: OnnxNode, new: AttentionInputs, at: _Places) -> Sequence[Va
         raise not_constant(
             f"{node.op_type}: but for a single token without mask, the past's length must be constant", past
         )
+    k, v = (written(node, node.input(i), part, past) for i, part in pairs)
     place = np.arange(held).astype(np.int32)
-    here = node.call("Equal", place.reshape(1, 1, -1, 1), shaped(node, past, 1, 1, 1, 1))
-    k, v = (node.call("Where", here, part, node.input(i)) for i, part in pairs)
     later = node.call("Greater", place.reshape(1, 1, 1, -1), shaped(node, past, 1, 1, 1, 1))
     result = attend(node, new.q, k, v, node.call("Where", later, np.float32(LOWEST), np.float32(0)))
     return [result.output, k, v]
+
+
+def written(node: OnnxNode, cache: Value, new: Value, past: Value) -> Value:
+    """Return a cache with new entries behind the past ones.
+
+    Passes turn the scatter of one sample into a TensorScatter, which writes in place and needs opset 24 in ONNX.
+
+    Args:
+        node: The node that is imported.
+        cache: The cache, (B, N, T, H).
+        new: The new entries, (B, N, L, H).
+        past: Number of past entries, (B,) or (1,).
+    """
+    batch, heads, length, _ = new.type.shape
+    grid = np.stack(np.meshgrid(*map(np.arange, (batch, heads, length)), indexing="ij"), -1)
+    start = node.call("Cast", shaped(node, past, past.type.count, 1, 1, 1), to=7)
+    index = node.call("Add", grid, node.call("Mul", start, np.array([0, 0, 1], np.int64)))
+    return node.call("ScatterND", cache, index, new)
 
 
 def _part(node: OnnxNode, index: int, start: int, end: int) -> Value | None:
@@ -428,24 +445,16 @@ def _stored(node: OnnxNode, cache: KeyValueCache, past: Value | None, new: Value
         kept = sliced(node, past, 2, 0, cache.past) if past is not None and cache.past else None
         return filled(joined(node, [kept, new], 2), cache.past + length)
     assert past is not None
+    if past.type.shape[2] == cache.keys:
+        return written(node, past, new, cache.past)
     start = shaped(node, cache.past, batch, 1, 1, 1)
     place = node.call("Sub", np.arange(cache.keys).astype(np.int32).reshape(1, 1, -1, 1), start)
     if length > 1:
         clipped = node.call("Clip", place, np.int32(0), np.int32(length - 1))
         new = node.call("Gather", new, shaped(node, clipped, cache.keys), axis=2)
-    if past.type.shape[2] == cache.keys:
-        return node.call("Where", _is_new(node, place, length), new, past)
     behind = node.call("Less", place, np.int32(length))
     tail = node.call("Where", behind, new, np.float32(0))
     return node.call("Where", node.call("Less", place, np.int32(0)), filled(past, past.type.shape[2]), tail)
-
-
-def _is_new(node: OnnxNode, place: Value, length: int) -> Value:
-    """Return which places, counted from the first new token, are those of `length` new tokens."""
-    if length == 1:
-        return node.call("Equal", place, np.int32(0))
-    before = node.call("Less", place, np.int32(0))
-    return node.call("And", node.call("Not", before), node.call("Less", place, np.int32(length)))
 
 
 def _attend_groups(node: OnnxNode, q: Value, k: Value, v: Value, cache: KeyValueCache, shared: int) -> Attended:
