@@ -734,18 +734,41 @@ class _Largest:
 def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
     """Return the best plan by the goal, one candidate for each node.
 
-    `speed` takes the kernel of fewest instructions only at nodes where it is clearly faster than that of `balanced`.
+    `speed` takes the kernel of fewest cycles only at nodes where it is clearly faster than that of `balanced`.
     `balanced` takes stall cycles into account only if the plan becomes clearly better, because estimates of stalls err.
     """
+    if goal == "speed":
+        best = _best([[_with_stalls(c) for c in offer] for offer in offers], goal, limits, fixed_cost)
+        improved = _where_faster(best, _balanced(offers, limits, fixed_cost))
+        fits = limits.miss(_Plan(improved, fixed_cost).cost()) <= limits.miss(_Plan(best, fixed_cost).cost())
+        return improved if fits else best
     best = _best(offers, goal, limits, fixed_cost)
-    if goal == "balanced" and any(c.load_stalls for offer in offers for c in offer):
-        plain = _balanced(offers, limits, fixed_cost)
-        return best if _is_clearly_better(_Plan(best, fixed_cost), _Plan(plain, fixed_cost), limits) else plain
-    if goal != "speed":
+    if goal != "balanced":
         return best
-    improved = _where_faster(best, _balanced(offers, limits, fixed_cost))
-    fits = limits.miss(_Plan(improved, fixed_cost).cost()) <= limits.miss(_Plan(best, fixed_cost).cost())
-    return improved if fits else best
+    if any(c.load_stalls for offer in offers for c in offer):
+        plain = _balanced(offers, limits, fixed_cost)
+        best = best if _is_clearly_better(_Plan(best, fixed_cost), _Plan(plain, fixed_cost), limits) else plain
+    return _with_fewer_stalls(best, offers, limits, fixed_cost)
+
+
+def _with_fewer_stalls(
+    plan: list[Candidate], offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost
+) -> list[Candidate]:
+    """Return a `balanced` plan with one kernel exchanged for another, if declared stalls make that clearly better."""
+    if limits.instructions < math.inf:
+        return plan
+    rank = _within(limits, lambda cost: cost.rank("balanced"))
+
+    def in_cycles(candidates: Sequence[Candidate]) -> _Plan:
+        return _Plan([_with_stalls(c) for c in candidates], fixed_cost)
+
+    best = min(_with_one_kernel(plan, offers), key=lambda rival: rank(in_cycles(rival).cost()), default=plan)
+    return best if _is_clearly_better(in_cycles(best), in_cycles(plan), limits) else plan
+
+
+def _with_stalls(candidate: Candidate) -> Candidate:
+    """Return the candidate with its declared stall cycles among its instructions."""
+    return _taking(candidate, candidate.stalls) if candidate.stalls else candidate
 
 
 def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:

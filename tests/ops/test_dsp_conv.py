@@ -364,7 +364,11 @@ def windows(draw: st.DrawFn) -> Case:
 
 
 @settings(max_examples=4, deadline=None)
-@given(st.lists(windows(), min_size=8, max_size=12), st.integers(0, 2**16), st.sampled_from([INT8, FOURS, WIDE, INT16, FEW]))
+@given(
+    st.lists(windows(), min_size=8, max_size=12),
+    st.integers(0, 2**16),
+    st.sampled_from([INT8, FOURS, WIDE, INT16, FEW]),
+)
 def test_any_window(cases: list[Case], seed: int, kernels: tuple[str, ...]):
     layers = Layers(np.int16 if kernels is INT16 else np.int8, seed)
     for number, case in enumerate(cases):

@@ -99,9 +99,7 @@ class Step:
         for number, later in enumerate(self.instructions):
             reads, writes = operands_read(later), later.results
             earlier = enumerate(self.instructions[:number])
-            found.append(
-                frozenset(i for i, e in earlier if e.results & (reads | writes) or operands_read(e) & writes)
-            )
+            found.append(frozenset(i for i, e in earlier if e.results & (reads | writes) or operands_read(e) & writes))
         return tuple(found)
 
     @cached_property

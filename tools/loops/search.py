@@ -20,7 +20,7 @@ from mcugen.simulation.disassembly import Instruction
 from mcugen.simulation.pipelines import InOrder, Pipeline, Scoreboard, price
 from mcugen.simulation.timings import TIMINGS
 
-TRIALS = 8_000
+TRIALS = 15_000
 """Number of moves that a search tries."""
 STARTS = 3
 """Number of searches, from different random numbers."""
@@ -61,9 +61,12 @@ def schedule(step: Step, core: str, free: Sequence[str]) -> Schedule:
 
 def cycles(texts: Sequence[str], core: str) -> int:
     """Return the estimated cycles of a step that follows others of its kind."""
-    pipeline = _cached(core)
-    body = [instruction_of(text) for text in texts]
-    return sum(pipeline.each(body * 3)) - sum(pipeline.each(body * 2))
+    return _steady_cycles(_cached(core), [instruction_of(text) for text in texts])
+
+
+def _steady_cycles(pipeline: Pipeline, body: Sequence[Instruction]) -> int:
+    """Return the cycles from the first instruction of a second step to that of a third."""
+    return sum(pipeline.each([*body, *body, body[0]])[len(body) : 2 * len(body)])
 
 
 def bound(texts: Sequence[str], core: str) -> int:
@@ -89,9 +92,7 @@ def _cached(core: str) -> Pipeline:
     """Return the pipeline of a core, which remembers what its rules say of an instruction."""
     pipeline = TIMINGS[core].pipeline
     if isinstance(pipeline, Scoreboard):
-        return replace(
-            pipeline, rule=cache(pipeline.rule), needed=cache(pipeline.needed), pairs=cache(pipeline.pairs)
-        )
+        return replace(pipeline, rule=cache(pipeline.rule), needed=cache(pipeline.needed), pairs=cache(pipeline.pairs))
     assert isinstance(pipeline, InOrder)
     prices = pipeline.prices
     return InOrder(((r"\S+", cache(lambda instruction: price(prices, instruction))),), cache(pipeline.stall))
@@ -122,8 +123,7 @@ class _Search:
         """Return the cycles of an order, and a penalty for values without a register."""
         if order not in self._costs:
             body = [_parsed(text) for text in self._step.ordered(order)]
-            steady = sum(self._pipeline.each(body * 3)) - sum(self._pipeline.each(body * 2))
-            self._costs[order] = steady + PRESSURE_CYCLES * self._missing(order)
+            self._costs[order] = _steady_cycles(self._pipeline, body) + PRESSURE_CYCLES * self._missing(order)
         return self._costs[order]
 
     def _moved(self, order: tuple[int, ...], draw: random.Random) -> tuple[int, ...]:
