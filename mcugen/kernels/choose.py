@@ -65,6 +65,9 @@ MAX_BALANCED_SLOWDOWN = 1.25
 MIN_CLEAR_GAIN = 0.08
 """Smallest relative gain that is larger than the error of estimates. `speed` replaces the kernel of `balanced` only by
 one that saves more than this share of the layer's cycles, because cycles per instruction differ between kernels."""
+MIN_EXCHANGE_GAIN = 0.01
+"""Smallest relative gain for which `balanced` exchanges one kernel for another because of their declared stalls: these
+are measured, and both kernels compute the same in loops of one kind, so that errors of their estimates are alike."""
 MIN_TOTAL_GAIN = 0.0025
 """Smallest share of the cycles of all layers that replacing a kernel of `balanced` for `speed` must save
 (MIN_CLEAR_GAIN)."""
@@ -762,8 +765,14 @@ def _with_fewer_stalls(
     def in_cycles(candidates: Sequence[Candidate]) -> _Plan:
         return _Plan([_with_stalls(c) for c in candidates], fixed_cost)
 
-    best = min(_with_one_kernel(plan, offers), key=lambda rival: rank(in_cycles(rival).cost()), default=plan)
-    return best if _is_clearly_better(in_cycles(best), in_cycles(plan), limits) else plan
+    stalling = [[c for c in offer if c.stalls or c is old] for offer, old in zip(offers, plan, strict=True)]
+    rivals = (
+        rival
+        for rival in _with_one_kernel(plan, stalling)
+        if all(old.stalls or new is old for new, old in zip(rival, plan, strict=True))
+    )
+    best = min(rivals, key=lambda rival: rank(in_cycles(rival).cost()), default=plan)
+    return best if _is_clearly_better(in_cycles(best), in_cycles(plan), limits, MIN_EXCHANGE_GAIN) else plan
 
 
 def _with_stalls(candidate: Candidate) -> Candidate:
@@ -810,13 +819,13 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixe
     return best.taken
 
 
-def _is_clearly_better(one: _Plan, other: _Plan, limits: Limits) -> bool:
-    """Return whether a plan ranks better for `balanced` by more than MIN_CLEAR_GAIN.
+def _is_clearly_better(one: _Plan, other: _Plan, limits: Limits, min_gain: float = MIN_CLEAR_GAIN) -> bool:
+    """Return whether a plan ranks better for `balanced` by more than `min_gain`.
 
-    Estimates cannot tell smaller differences.
+    Estimates cannot tell differences below MIN_CLEAR_GAIN.
     """
     rank = _within(limits, lambda cost: cost.rank("balanced"))
-    clearly = _within(limits, lambda cost: cost.rank("balanced") + MIN_CLEAR_GAIN)
+    clearly = _within(limits, lambda cost: cost.rank("balanced") + min_gain)
     return clearly(one.cost()) < rank(other.cost())
 
 

@@ -166,5 +166,7 @@ def allocate(texts: Sequence[str], free: Sequence[str]) -> list[str]:
             if not unused:
                 raise ValueError(f"no register is free for the result of {text}")
             names[symbol] = place[symbol] = unused.pop(0)
-        result.append(re.sub(r"r1\d\d\b", lambda match, names=names: names[match[0]], text))
+        for symbol, register in names.items():
+            text = re.sub(rf"\b{symbol}\b", register, text)
+        result.append(text)
     return result

@@ -15,16 +15,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from loops.clean import Step, allocate, instruction_of, is_symbolic
-
 from mcugen.simulation.disassembly import Instruction
 from mcugen.simulation.pipelines import InOrder, Pipeline, Scoreboard, price
 from mcugen.simulation.timings import TIMINGS
 
-TRIALS = 15_000
+TRIALS = 20_000
 """Number of moves that a search tries."""
-STARTS = 3
+STARTS = 5
 """Number of searches, from different random numbers."""
-WARMTH = 1.0
+WARMTH = 0.4
 """Increase of cycles that is accepted with a probability of 1/e at the beginning; it falls to nothing."""
 PRESSURE_CYCLES = 50
 """Cost in cycles of each value for which no register is free, so that the search leaves such orders."""
@@ -133,7 +132,7 @@ class _Search:
         low = max((others.index(n) + 1 for n in self._step.after[number]), default=0)
         high = min((i for i, n in enumerate(others) if number in self._step.after[n]), default=len(others))
         place = draw.randint(low, high)
-        return others[:place] + (number,) + others[place:]
+        return (*others[:place], number, *others[place:])
 
     def _missing(self, order: tuple[int, ...]) -> int:
         """Return how many more registers than are free an order needs at once."""
