@@ -365,9 +365,9 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
     """Return the costs with estimates of stall cycles, as far as the goal needs them.
 
-    For `speed`, the costs include the stalls of the core and of all memories. For `balanced`, they include the stalls
-    that kernels declare, and those on activations if there is a data cache. Measured times include all stalls. The time with copied constants counts
-    for `speed` only, as the other goals may not copy them.
+    For `speed`, the costs include the stalls of the core and of all memories. For `balanced`, they include the
+    stalls that kernels declare, and those on activations if there is a data cache. Measured times include all
+    stalls. The time with copied constants counts for `speed` only, as the other goals may not copy them.
     """
     is_copied = options.optimize == "speed"
     times = {key: min(t.plain, t.copied) if is_copied else t.plain for key, t in options.times.items()}
