@@ -67,7 +67,7 @@ MIN_CLEAR_GAIN = 0.08
 one that saves more than this share of the layer's cycles, because cycles per instruction differ between kernels."""
 MIN_EXCHANGE_GAIN = 0.01
 """Smallest relative gain for which `balanced` exchanges one kernel for another because of their declared stalls: these
-are measured, and both kernels compute the same in loops of one kind, so that errors of their estimates are alike."""
+are measured, and both kernels have one emitter, so that errors of their estimates are alike."""
 MIN_TOTAL_GAIN = 0.0025
 """Smallest share of the cycles of all layers that replacing a kernel of `balanced` for `speed` must save
 (MIN_CLEAR_GAIN)."""
@@ -757,22 +757,29 @@ def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fi
 def _with_fewer_stalls(
     plan: list[Candidate], offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost
 ) -> list[Candidate]:
-    """Return a `balanced` plan with one kernel exchanged for another, if declared stalls make that clearly better."""
-    if limits.instructions < math.inf:
+    """Return a `balanced` plan with one kernel exchanged for another, if declared stalls make that clearly better.
+
+    Both kernels may differ in their inner loops only.
+    """
+    if limits.instructions < math.inf or limits.excess(_Plan(plan, fixed_cost).cost()):
         return plan
     rank = _within(limits, lambda cost: cost.rank("balanced"))
 
     def in_cycles(candidates: Sequence[Candidate]) -> _Plan:
         return _Plan([_with_stalls(c) for c in candidates], fixed_cost)
 
-    stalling = [[c for c in offer if c.stalls or c is old] for offer, old in zip(offers, plan, strict=True)]
-    rivals = (
-        rival
-        for rival in _with_one_kernel(plan, stalling)
-        if all(old.stalls or new is old for new, old in zip(rival, plan, strict=True))
-    )
+    alike = [
+        [c for c in offer if c is old or _differs_in_loops_only(c.kernel, old.kernel)]
+        for offer, old in zip(offers, plan, strict=True)
+    ]
+    rivals = (r for r in _with_one_kernel(plan, alike) if any(c.stalls for c in r))
     best = min(rivals, key=lambda rival: rank(in_cycles(rival).cost()), default=plan)
     return best if _is_clearly_better(in_cycles(best), in_cycles(plan), limits, MIN_EXCHANGE_GAIN) else plan
+
+
+def _differs_in_loops_only(one: Kernel, other: Kernel) -> bool:
+    """Return whether two kernels have the same emitter, and functions that layers share."""
+    return one.emit is other.emit and one.code is other.code is None
 
 
 def _with_stalls(candidate: Candidate) -> Candidate:
