@@ -783,8 +783,11 @@ def _differs_in_loops_only(one: Kernel, other: Kernel) -> bool:
 
 
 def _with_stalls(candidate: Candidate) -> Candidate:
-    """Return the candidate with its declared stall cycles among its instructions."""
-    return _taking(candidate, candidate.stalls) if candidate.stalls else candidate
+    """Return the candidate with its declared stall cycles among its instructions.
+
+    Negative ones are left out: whether a core issues two instructions at once depends on the loops that a board takes.
+    """
+    return _taking(candidate, candidate.stalls) if candidate.stalls > 0 else candidate
 
 
 def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
