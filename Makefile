@@ -4,7 +4,7 @@ DIGITS := examples/digits
 
 unexport PYTHONDONTWRITEBYTECODE  # without .pyc files each program that a test starts takes a second longer
 
-.PHONY: demo test tests lint lint-c bench plain-c zoo npu-sweep gallery two-cores costs kernel-table docs docs-site picture quant-study onnx-tests compile-time random-graphs \
+.PHONY: demo test tests lint lint-c bench plain-c zoo npu-sweep gallery two-cores costs kernels kernel-table docs docs-site picture quant-study onnx-tests compile-time random-graphs \
 	fuzz fuzz-graphs fuzz-networks fuzz-inputs fuzz-tflite hostile tutorial sweep cpu-paths big-endian compilers coverage mutants newest clean \
 	setup setup-demo setup-sweep
 
@@ -59,6 +59,9 @@ costs kernel-table: export MCUGEN_CMSIS_NN_LIB ?= $(CMSIS_NN_LIB)
 costs: setup  ## measure all kernels on all CPUs, CMSIS-NN's too if it is there; rewrites boards/costs
 	$(BIN)/python tools/measure_costs.py
 	$(BIN)/python tools/measure_code.py
+
+kernels: setup  ## schedule the steps of inner loops that changed; rewrites templates/kernels/loops/scheduled
+	$(BIN)/python tools/schedule_loops.py
 
 kernel-table: setup  ## our kernels and CMSIS-NN's, layer by layer; needs the library; rewrites docs/reference/kernels.md
 	$(BIN)/python tools/kernel_table.py --write-docs docs/reference/kernels.md

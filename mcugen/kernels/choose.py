@@ -65,6 +65,9 @@ MAX_BALANCED_SLOWDOWN = 1.25
 MIN_CLEAR_GAIN = 0.08
 """Smallest relative gain that is larger than the error of estimates. `speed` replaces the kernel of `balanced` only by
 one that saves more than this share of the layer's cycles, because cycles per instruction differ between kernels."""
+MIN_EXCHANGE_GAIN = 0.01
+"""Smallest relative gain for which `balanced` exchanges one kernel for another because of their declared stalls: these
+are measured, and both kernels have one emitter, so that errors of their estimates are alike."""
 MIN_TOTAL_GAIN = 0.0025
 """Smallest share of the cycles of all layers that replacing a kernel of `balanced` for `speed` must save
 (MIN_CLEAR_GAIN)."""
@@ -734,18 +737,57 @@ class _Largest:
 def _search(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
     """Return the best plan by the goal, one candidate for each node.
 
-    `speed` takes the kernel of fewest instructions only at nodes where it is clearly faster than that of `balanced`.
+    `speed` takes the kernel of fewest cycles only at nodes where it is clearly faster than that of `balanced`.
     `balanced` takes stall cycles into account only if the plan becomes clearly better, because estimates of stalls err.
     """
+    if goal == "speed":
+        best = _best([[_with_stalls(c) for c in offer] for offer in offers], goal, limits, fixed_cost)
+        improved = _where_faster(best, _balanced(offers, limits, fixed_cost))
+        fits = limits.miss(_Plan(improved, fixed_cost).cost()) <= limits.miss(_Plan(best, fixed_cost).cost())
+        return improved if fits else best
     best = _best(offers, goal, limits, fixed_cost)
-    if goal == "balanced" and any(c.load_stalls for offer in offers for c in offer):
-        plain = _balanced(offers, limits, fixed_cost)
-        return best if _is_clearly_better(_Plan(best, fixed_cost), _Plan(plain, fixed_cost), limits) else plain
-    if goal != "speed":
+    if goal != "balanced":
         return best
-    improved = _where_faster(best, _balanced(offers, limits, fixed_cost))
-    fits = limits.miss(_Plan(improved, fixed_cost).cost()) <= limits.miss(_Plan(best, fixed_cost).cost())
-    return improved if fits else best
+    if any(c.load_stalls for offer in offers for c in offer):
+        plain = _balanced(offers, limits, fixed_cost)
+        best = best if _is_clearly_better(_Plan(best, fixed_cost), _Plan(plain, fixed_cost), limits) else plain
+    return _with_fewer_stalls(best, offers, limits, fixed_cost)
+
+
+def _with_fewer_stalls(
+    plan: list[Candidate], offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost
+) -> list[Candidate]:
+    """Return a `balanced` plan with one kernel exchanged for another, if declared stalls make that clearly better.
+
+    Both kernels may differ in their inner loops only.
+    """
+    if limits.instructions < math.inf or limits.excess(_Plan(plan, fixed_cost).cost()):
+        return plan
+    rank = _within(limits, lambda cost: cost.rank("balanced"))
+
+    def in_cycles(candidates: Sequence[Candidate]) -> _Plan:
+        return _Plan([_with_stalls(c) for c in candidates], fixed_cost)
+
+    alike = [
+        [c for c in offer if c is old or _differs_in_loops_only(c.kernel, old.kernel)]
+        for offer, old in zip(offers, plan, strict=True)
+    ]
+    rivals = (r for r in _with_one_kernel(plan, alike) if any(c.stalls for c in r))
+    best = min(rivals, key=lambda rival: rank(in_cycles(rival).cost()), default=plan)
+    return best if _is_clearly_better(in_cycles(best), in_cycles(plan), limits, MIN_EXCHANGE_GAIN) else plan
+
+
+def _differs_in_loops_only(one: Kernel, other: Kernel) -> bool:
+    """Return whether two kernels have the same emitter, and functions that layers share."""
+    return one.emit is other.emit and one.code is other.code is None
+
+
+def _with_stalls(candidate: Candidate) -> Candidate:
+    """Return the candidate with its declared stall cycles among its instructions.
+
+    Negative ones are left out: whether a core issues two instructions at once depends on the loops that a board takes.
+    """
+    return _taking(candidate, candidate.stalls) if candidate.stalls > 0 else candidate
 
 
 def _balanced(offers: Sequence[Sequence[Candidate]], limits: Limits, fixed_cost: FixedCost) -> list[Candidate]:
@@ -787,13 +829,13 @@ def _best(offers: Sequence[Sequence[Candidate]], goal: str, limits: Limits, fixe
     return best.taken
 
 
-def _is_clearly_better(one: _Plan, other: _Plan, limits: Limits) -> bool:
-    """Return whether a plan ranks better for `balanced` by more than MIN_CLEAR_GAIN.
+def _is_clearly_better(one: _Plan, other: _Plan, limits: Limits, min_gain: float = MIN_CLEAR_GAIN) -> bool:
+    """Return whether a plan ranks better for `balanced` by more than `min_gain`.
 
-    Estimates cannot tell smaller differences.
+    Estimates cannot tell differences below MIN_CLEAR_GAIN.
     """
     rank = _within(limits, lambda cost: cost.rank("balanced"))
-    clearly = _within(limits, lambda cost: cost.rank("balanced") + MIN_CLEAR_GAIN)
+    clearly = _within(limits, lambda cost: cost.rank("balanced") + min_gain)
     return clearly(one.cost()) < rank(other.cost())
 
 

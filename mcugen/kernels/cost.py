@@ -127,6 +127,7 @@ class CostTable:
             constants, such as weights in slow flash. They count like instructions.
         core: Core (such as cortex-m4) whose cycles are used to compare plans by time; "" to compare plans by
             instructions.
+        declared_core: Core whose declared stalls (Kernel.stalls) count; "" stands for `core`.
         separate_sum_fraction: Fraction (0, 0.5 or 1) of float products that are added by a separate instruction instead
             of a fused multiply-add, in kernels that can do so (their options include FloatLoops). The fitted costs do
             not include these additional instructions.
@@ -146,6 +147,8 @@ class CostTable:
 
     core: str = ""
 
+    declared_core: str = ""
+
     separate_sum_fraction: float = 0.0
 
     once: Mapping[str, int] = field(default_factory=dict)
@@ -161,7 +164,7 @@ class CostTable:
 
         They are stalls that instruction counts do not include, such as those of loads of several words.
         """
-        return kernel.stalls.get(self.core, 0.0) * kernel.extra_of(node)
+        return kernel.stalls.get(self.declared_core or self.core, 0.0) * kernel.extra_of(node)
 
     def cycles(self, node: Node, kernel: Kernel) -> float | None:
         """Return the cycles per inference of a node by a kernel, as fitted to measurements on the core.

@@ -26,6 +26,7 @@ from mcugen.simulation import Setup, simulate
 OTHER_BOARDS = ("rt1060", "nrf5340", "corstone300")
 """Cortex-M7, M33 and M55."""
 INT8 = ("conv2d_s8_dsp", "dense_s8_dsp")
+FOURS = ("conv2d_s8_dsp_fours", "dense_s8_dsp")
 WIDE = ("conv2d_s8_dsp16", "dense_s8_dsp16")
 INT16 = ("conv2d_s16_dsp", "dense_s16_dsp")
 FEW = ("conv2d_s8_dsp_few", "dense_s8_dsp16")
@@ -173,7 +174,7 @@ class TwoBits(Layers):
 
 
 @pytest.mark.spread(6)
-@pytest.mark.parametrize("kernels", [INT8, WIDE], ids=lambda k: k[0])
+@pytest.mark.parametrize("kernels", [INT8, FOURS, WIDE], ids=lambda k: k[0])
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
 def test_windows_of_int8(kernels: tuple[str, ...], relu: bool):
     layers = Layers()
@@ -183,14 +184,15 @@ def test_windows_of_int8(kernels: tuple[str, ...], relu: bool):
 
 
 @pytest.mark.parametrize("board", ["host", *(pytest.param(b, marks=pytest.mark.qemu) for b in ("nrf52840", "rt1060"))])
-def test_short_loops(board: str):
+@pytest.mark.parametrize("kernel", ["conv2d_s8_dsp_short", "conv2d_s8_dsp_fours_short"])
+def test_short_loops(board: str, kernel: str):
     """Few steps are written out for the least flash: of one step to several rounds."""
     layers = Layers()
     for name in ("one channel, tall kernel", "odd rows and columns", "long", "one channel out", "loop of whole rounds"):
         layers.add_case(name, CASES[name], relu=name == "long")
     for channels in (8, 16, 24, 32, 40):
         layers.add_case(f"{channels} channels", ((1, channels, 1, 3), 3, (1, 1), {}))
-    layers.check(("conv2d_s8_dsp_short",), (board,), made_for=("nrf52840", "flash"))
+    layers.check((kernel, "conv2d_s8_dsp_short"), (board,), made_for=("nrf52840", "flash"))
 
 
 @pytest.mark.spread(6)
@@ -252,14 +254,15 @@ def test_other_cpus(board: str):
         layers.add_case(name, CASES[name])
     layers.add_case("eight", POINTWISE["eight"])
     layers.add("row", (1, 70), layers.weights(6, 70))
-    layers.check(("conv2d_s8_dsp", "dense_s8_dsp"), (board,))
+    layers.check(INT8, (board,))
+    layers.check(FOURS, (board,))
     layers.check(("conv2d_s8_dsp_few", "pointwise_s8_dsp", "conv2d_s8_dsp16", "dense_s8_dsp16"), (board,))
 
 
 @pytest.mark.spread(6)
 @pytest.mark.qemu
 @pytest.mark.parametrize("relu", [False, True], ids=["plain", "clamped"])
-@pytest.mark.parametrize("kernels", [INT8, WIDE, INT16, ("conv2d_s8_dsp_few", *WIDE)], ids=lambda k: k[0])
+@pytest.mark.parametrize("kernels", [INT8, FOURS, WIDE, INT16, ("conv2d_s8_dsp_few", *WIDE)], ids=lambda k: k[0])
 def test_loads_beside_products(kernels: tuple[str, ...], relu: bool):
     """What a Cortex-M7 runs for the goal of speed."""
     layers = Layers(np.int16 if kernels is INT16 else np.int8)
@@ -286,7 +289,7 @@ def test_loads_beside_products_take_less_time():
     assert found["speed"][1] > found["ram"][1]
 
 
-@pytest.mark.parametrize("kernels", [INT8, WIDE], ids=lambda k: k[0])
+@pytest.mark.parametrize("kernels", [INT8, FOURS, WIDE], ids=lambda k: k[0])
 def test_extreme_zero_points_and_saturation(kernels: tuple[str, ...]):
     """Results far outside the codes; the largest sums; padding by −128 and 127."""
     layers = Layers()
@@ -361,7 +364,11 @@ def windows(draw: st.DrawFn) -> Case:
 
 
 @settings(max_examples=4, deadline=None)
-@given(st.lists(windows(), min_size=8, max_size=12), st.integers(0, 2**16), st.sampled_from([INT8, WIDE, INT16, FEW]))
+@given(
+    st.lists(windows(), min_size=8, max_size=12),
+    st.integers(0, 2**16),
+    st.sampled_from([INT8, FOURS, WIDE, INT16, FEW]),
+)
 def test_any_window(cases: list[Case], seed: int, kernels: tuple[str, ...]):
     layers = Layers(np.int16 if kernels is INT16 else np.int8, seed)
     for number, case in enumerate(cases):
@@ -385,7 +392,7 @@ CHAINS: dict[str, tuple[Case, bool]] = {
 
 
 @pytest.mark.spread(6)
-@pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp_few", "pointwise_s8_dsp"])
+@pytest.mark.parametrize("kernel", ["conv2d_s8_dsp", "conv2d_s8_dsp_fours", "conv2d_s8_dsp_few", "pointwise_s8_dsp"])
 def test_outputs_may_overwrite_inputs(kernel: str):
     """Each layer follows another, whose result nobody else needs."""
     layers = Layers()

@@ -371,20 +371,21 @@ def _widens(graph: Graph, board: Board, options: CompileOptions) -> bool:
 def _with_waits(costs: CostTable, board: Board, options: CompileOptions) -> CostTable:
     """Return the costs with estimates of stall cycles, as far as the goal needs them.
 
-    For `speed`, the costs include the stalls of the core and of all memories. For `balanced`, they include the stalls
-    on activations if there is a data cache. Measured times include all stalls. The time with copied constants counts
-    for `speed` only, as the other goals may not copy them.
+    For `speed`, the costs include the stalls of the core and of all memories. For `balanced`, they include the
+    stalls that kernels declare, and those on activations if there is a data cache. Measured times include all
+    stalls. The time with copied constants counts for `speed` only, as the other goals may not copy them.
     """
     is_copied = options.optimize == "speed"
     times = {key: min(t.plain, t.copied) if is_copied else t.plain for key, t in options.times.items()}
-    costs = replace(costs, times=times)
+    is_balanced = options.optimize == GOALS[0]
+    costs = replace(costs, times=times, declared_core=board.core if is_balanced else "")
     slow, fast = memory_of_weights(board, options.place), memory_of_arena(board, options.place)
     price = options.copy_price
 
     def of_arena(program: Program) -> float:
         return sum(arena_stall_cycles(program, board, fast).values())
 
-    if options.optimize == GOALS[0] and board.cache(fast, "data") is not None:
+    if is_balanced and board.cache(fast, "data") is not None:
         return replace(costs, load_stalls=of_arena)
     if options.optimize != "speed":
         return costs

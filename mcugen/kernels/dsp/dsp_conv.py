@@ -3,10 +3,10 @@
 
     y[r][n] = requantize(bias[n] + sum over k of x[r][k] · w[n][k]), where a row r of x is a window (im2col).
 
-SMLAD multiplies pairs of 16-bit values. A tile is two pixels by two channels (4-bit weights: by four) for convolutions,
-one row by four channels for dense layers, so that four (or eight) sums stay in registers. Activations are widened to
-an int16 patch once per tile row. The schemes of the inner loops and their registers are described in
-templates/kernels/dsp.j2; this module packs the weights for them.
+SMLAD multiplies pairs of 16-bit values. A tile is two pixels by two or four channels for convolutions, one row by four
+channels for dense layers, so that four or eight sums stay in registers. Activations are widened to an int16 patch once
+per tile row. The schemes of the inner loops and their registers are described in templates/kernels/dsp.j2; this module
+packs the weights for them.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ def pack_weights(
     16-bit value per pair of channels and input. Multipliers are absent if int32 sums are the layer's result.
 
     Args:
-        weights: The weights, [out_channels, groups, 4], in the element order of an im2col patch.
+        weights: The weights, [out_channels, groups, 4] or [out_channels, groups, 2], in the element order of an im2col
+            patch.
         sums: Biases, multipliers and gain.
         channels: Output channels of a block.
         packed: Whether the int8 weights of two adjacent channels are packed into 16 bits as 256 · odd + even.
@@ -415,6 +416,15 @@ def fits_packed_fours(spec: ConvSpec) -> bool:
     places, bias = np.arange(len(rows)) % 4, np.abs(pad_groups_to_blocks(spec, spec.folded_bias, 4))
     max_sums = (rows + np.where(places < 3, -INT4_RANGE[0], 0)[:, None]).sum(1) * 128 + bias
     return bool((max_sums < 1 << (31 - 4 * places)).all())
+
+
+def has_more_than_two_channels(spec: ConvSpec) -> bool:
+    """Require more than two output channels in each group.
+
+    Return whether the layer meets this condition of a kernel. The kernel computes four channels at a time, and so
+    wastes half of its products on fewer channels.
+    """
+    return spec.channels // spec.shape.groups > 2
 
 
 def _shift(spec: ConvSpec) -> int:
@@ -750,21 +760,24 @@ def emit_conv(spec: ConvSpec, site: Site) -> Call:
     operands are packed weights, a ring buffer of rows where x must be padded, and the im2col patches of two pixels.
     """
     packed, is_unrolled = fits_packed_pairs in site.kernel.when, is_small_window in site.kernel.when
-    nibbles, fours = four_bits in site.kernel.when, fits_packed_fours in site.kernel.when
+    nibbles = four_bits in site.kernel.when
+    block = 4 if {fits_packed_fours, has_more_than_two_channels} & set(site.kernel.when) else 2
     shape, sums = flatten_pixels(spec.shape), sum_conversion(spec, packed, nibbles)
     runs, rows, pixels = (
         runs_of(shape, is_unrolled),
         choose_row_source(shape, is_unrolled),
         is_unrolled and is_flat_pointwise(shape),
     )
-    laid = order_weights_by_patch(spec, runs, packed or nibbles)
-    block = 4 if fours else 2
+    twos = nibbles or (packed and block == 2)
+    laid = order_weights_by_patch(spec, runs, twos)
     multiplier = None if sums.multiplier is None else pad_groups_to_blocks(spec, sums.multiplier, block)
     paired = replace(sums, bias=pad_groups_to_blocks(spec, sums.bias, block), multiplier=multiplier)
     by_blocks = pad_groups_to_blocks(spec, laid, block)
-    interleave = pack_nibble_fours if fours else pack_nibble_pairs
-    words = interleave(by_blocks, paired) if nibbles else pack_weights(by_blocks, paired, 2, packed)
-    depth, steps = laid[0].size, laid.shape[1] // (2 if packed or nibbles else 1)
+    if nibbles:
+        words = (pack_nibble_fours if block == 4 else pack_nibble_pairs)(by_blocks, paired)
+    else:
+        words = pack_weights(by_blocks.reshape(len(by_blocks), -1, 8 // block), paired, block, packed)
+    depth, steps = laid[0].size, laid.shape[1] // (2 if twos else 1)
     operands = {
         "x": site.x,
         "w": site.const("weights", words),
@@ -1053,7 +1066,9 @@ _PATCH = scratch("patch", "widened elements in the order of the weights", DType.
 def _weights(channels: int, when: Sequence[Callable[[ConvSpec], bool]]) -> Role:
     """Declare packed weights by blocks of `channels` output channels; their packing follows from the conditions."""
     words = "16-bit weights, four inputs of each channel in turn"
-    if fits_packed_fours in when:
+    if has_more_than_two_channels in when:
+        channels, words = 4, "16 bits for each two channels (256 * odd + even), two inputs in turn"
+    elif fits_packed_fours in when:
         channels, words = 4, "two words of sixteen 4-bit weights for each four inputs"
     elif four_bits in when:
         words = "a word of eight 4-bit weights for each four inputs"
@@ -1166,6 +1181,7 @@ STALLS = {
         "dense_s8_dsp16": (20.0, 19.0, -2.9),
         "dense_s4_dsp": (8.0, 7.0, -5.9),
         "conv2d_s8_dsp": (6.7, 5.7, -3.0),
+        "conv2d_s8_dsp_fours": (3.1, 0.2, -11.6),
         "conv2d_s8_dsp16": (8.7, 7.2, -1.0),
         "conv2d_s8_dsp_few": (8.7, 7.2, -1.0),
         "conv2d_s4_dsp": (5.9, 4.2, -2.0),
@@ -1202,6 +1218,14 @@ DSP_ROW: tuple[Kernel, ...] = (
 """DSP kernels of dense layers with a single row of outputs, in order of preference."""
 
 _OF_BYTES = _conv("conv2d_s8_dsp", f"two pixels by two channels, {_PAIRS}", *_CODES8, fits_packed_pairs)
+_OF_FOUR_BYTES = _conv(
+    "conv2d_s8_dsp_fours",
+    f"two pixels by four channels, {_PAIRS}",
+    *_CODES8,
+    fits_packed_pairs,
+    has_more_than_two_channels,
+    extra=count_four_channel_steps,
+)
 _OF_NIBBLES = _conv(
     "conv2d_s4_dsp",
     "two pixels by two channels, eight weights per word",
@@ -1232,6 +1256,8 @@ def _short(kernel: Kernel) -> Kernel:
 DSP_PIXELS: tuple[Kernel, ...] = (
     _OF_BYTES,
     _short(_OF_BYTES),
+    _OF_FOUR_BYTES,
+    _short(_OF_FOUR_BYTES),
     _conv("conv2d_s8_dsp16", "two pixels by two channels, weights widened to 16 bits", *_CODES8_WIDENED),
     _conv(
         "conv2d_s8_dsp_few",

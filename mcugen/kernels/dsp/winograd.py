@@ -22,7 +22,6 @@ from mcugen.kernels.common.loop_options import Loops
 from mcugen.kernels.common.reading_order import in_turn, rows, windows
 from mcugen.kernels.common.specs import ConvSpec
 from mcugen.kernels.common.weighted_layers import int8_weights
-from mcugen.kernels.dsp.dsp_conv import STALLS
 from mcugen.lir.kernel import (
     CHECKED,
     SHORT_LOOPS,
@@ -336,10 +335,6 @@ class FullUnroll(Options):
     fully_unrolled: Annotated[bool, "whether the loop over input channels is fully unrolled"]
 
 
-PRODUCTS_REPLACED_BY_16 = 36
-"""Number of products of a direct convolution that 16 products of transformed tiles replace. A step of the direct loop
-(two pixels, two channels, four elements) has 16 products too, so its stall cycles are shared by 36 direct products."""
-
 MAX_SHORT_UNROLL = 4
 """Largest unroll factor, in groups of four channels, under the tuning flag SHORT_LOOPS."""
 
@@ -595,7 +590,11 @@ def _options(spec: ConvSpec, tiles: Tiles) -> WinogradOptions:
     )
 
 
-_STALLS = {core: cycles / PRODUCTS_REPLACED_BY_16 for core, cycles in STALLS["conv2d_s8_dsp16"].items()}
+_STALLS = {"cortex-m4": 0.31, "cortex-m33": 0.26, "cortex-m7": -0.02}
+"""Stall cycles per replaced product, by core (measured without waits on layers of ResNet8, which differ by 14 %)."""
+
+_STALLS_ON_THE_FLY = {"cortex-m4": 0.26, "cortex-m33": 0.2, "cortex-m7": -0.01}
+"""The same of kernels that transform the weights of each strip."""
 
 
 def _kernel(
@@ -648,7 +647,8 @@ def _fly(name: str, tiles: Tiles, strip: int, *needs: str) -> Kernel:
     options = (WinogradOptions, TransformingOptions, *kernel.options[1:])
     sweeps = 1 / (16 * strip)  # A word holds four weights, which serve all tiles of a strip.
     loads = sweeps if needs else 4 * sweeps  # Weights are loaded by words, or by bytes.
-    return replace(kernel, options=options, when=when, emit=emit, extra=work, loads=loads, sweeps=sweeps)
+    stalls = _STALLS_ON_THE_FLY if needs else {}
+    return replace(kernel, options=options, when=when, emit=emit, extra=work, loads=loads, sweeps=sweeps, stalls=stalls)
 
 
 WINOGRAD_CONV: tuple[Kernel, ...] = (
