@@ -42,8 +42,8 @@ class SimulatedCostModel(CostModel[CompiledModel]):
         self._reports = dict[Hashable, Report]()
 
     def key(self, candidate: CompiledModel) -> Hashable:
-        """Return a key for the cache of metrics; equal programs have equal keys, so that they run only once."""
-        return BuiltProgram(candidate.program).key
+        """Return a key for the cache of metrics: equal programs in the C code of one goal run only once."""
+        return BuiltProgram(candidate.program).key, candidate.options.optimize
 
     def report(self, candidate: CompiledModel) -> Report:
         """Return the report of a simulated run of a model; the model runs only if no equal program has run before.

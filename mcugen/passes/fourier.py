@@ -272,10 +272,12 @@ def fold_frame_padding(graph: Graph, node: Node) -> RewriteOutcome:
     is_time = len(axes) == 1 and shape[axes[0]] * batch == x.type.count // x.type.shape[axes[0]] * shape[axes[0]]
     if not is_time or any(size > 1 for size in shape[axes[0] + 1 :]) or node.input(0).type.shape[2] != 1:
         return "it pads other axes than time"
-    if op.step == 0 or (pad.value != 0.0 if isinstance(pad, Pad) else pad.mode != "reflect"):
+    if op.step < 1 or (pad.value != 0.0 if isinstance(pad, Pad) else pad.mode != "reflect"):
         return "the padding is neither zero nor reflected"
     if isinstance(pad, Pad) and min(pad.before[axes[0]], pad.after[axes[0]]) < 0:
         return "it cuts samples off"
+    if isinstance(pad, Extend) and (op.frames - 1) * op.step + op.length > shape[axes[0]]:
+        return "frames reach beyond the reflected samples"
     samples = graph.add(Reshape((batch, x.type.shape[axes[0]], 1)), [x], source.origin, before=node).output
     grown = replace(op, before=pad.before[axes[0]], reflects=isinstance(pad, Extend))
     graph.rewrite(node, grown, [samples, *node.inputs[1:]], types=[node.output.type], origin=source.origin)

@@ -24,6 +24,7 @@ from mcugen.core.options import CompileOptions
 from mcugen.driver.compiled import CompiledModel
 from mcugen.driver.compiler import compile_model
 from mcugen.reporting.figures import Report
+from mcugen.search.budget import use_of
 from mcugen.search.metrics import AccuracyLevel
 from mcugen.search.objective import Deadline, Objective
 from mcugen.search.trace import SearchTrace
@@ -108,7 +109,8 @@ def test_what_is_fast_enough_takes_no_more_flash_than_that_needs(bench: Bench, s
     limit = int(fast + share * (small - fast))
     found, fastest = bench.within(limit, optimize="flash"), bench.make(CompileOptions(optimize="speed"))
     assert fast < bench.cycles(found) <= limit
-    assert found.program.weights_size < fastest.program.weights_size
+    flash, most = (use_of(each.program, each.board, each.options).flash for each in (found, fastest))
+    assert flash < most
     figures = found.report.deadline
     assert figures is not None
     assert (figures.max_cycles, figures.asked_cycles_estimate) == (limit, small)
