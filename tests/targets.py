@@ -26,7 +26,7 @@ _CLANG = {
 
 
 def clang(board: Board) -> list[str]:
-    """Return the command that compiles for a board; skip the test if clang, its back end or the C library is missing."""
+    """Return the command that compiles for a board; skip the test if clang, a back end or the C library is missing."""
     if board.toolchain not in _CLANG:
         pytest.skip(f"clang has no back end for {board.toolchain}")
     options, headers = _CLANG[board.toolchain]
