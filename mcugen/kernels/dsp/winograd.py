@@ -594,7 +594,7 @@ _STALLS = {"cortex-m4": 0.31, "cortex-m33": 0.26, "cortex-m7": -0.02}
 """Stall cycles per replaced product, by core (measured without waits on layers of ResNet8, which differ by 14 %)."""
 
 _STALLS_ON_THE_FLY = {"cortex-m4": 0.26, "cortex-m33": 0.2, "cortex-m7": -0.01}
-"""The same of kernels that transform the weights of each strip."""
+"""Stall cycles, as in _STALLS, of kernels that transform the weights of each strip."""
 
 
 def _kernel(
