@@ -769,11 +769,14 @@ def _with_fewer_stalls(
         return _Plan([_with_stalls(c) for c in candidates], fixed_cost)
 
     alike = [
-        [c for c in offer if c is old or _differs_in_loops_only(c.kernel, old.kernel)]
+        [
+            c
+            for c in offer
+            if c is old or (min(c.stalls, old.stalls) > 0 and _differs_in_loops_only(c.kernel, old.kernel))
+        ]
         for offer, old in zip(offers, plan, strict=True)
     ]
-    rivals = (r for r in _with_one_kernel(plan, alike) if any(c.stalls for c in r))
-    best = min(rivals, key=lambda rival: rank(in_cycles(rival).cost()), default=plan)
+    best = min(_with_one_kernel(plan, alike), key=lambda rival: rank(in_cycles(rival).cost()), default=plan)
     return best if _is_clearly_better(in_cycles(best), in_cycles(plan), limits, MIN_EXCHANGE_GAIN) else plan
 
 
