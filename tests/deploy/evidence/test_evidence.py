@@ -91,7 +91,7 @@ def test_every_node_layer_and_constant_has_a_counterpart(digits: Evidence):
     assert find_untraced(digits.trace) == {"layers": (), "constants": (), "nodes": ()}
     stem = digits.trace.layers[1]
     assert stem.nodes == ("/stem/conv/Conv",) and "digits_int8_stem_conv_conv_weights" in stem.constants
-    assert any(f.startswith("conv2d_s8_dsp_block ") for f in stem.functions)
+    assert any(f.startswith("conv2d_s8_dsp_fours_block ") for f in stem.functions)
     assert any(f.startswith("mcugen_copy ") for f in stem.functions), "what macros call counts"
     weights = next(n for n in digits.trace.nodes if n.name == "ConvBnFusion_W_stem.conv.weight_DequantizeLinear")
     assert (weights.how, weights.layers) == ("absorbed", (1,))
