@@ -406,7 +406,7 @@ OPTIONS = (
     Option("--port", str, "port of a device to read: /dev/ttyACM0, COM3, socket://HOST:PORT, rtt:TARGET, "
            "semihosting:TARGET", ("monitor",)),
     Option("--baud", int, "baud rate of a serial port, as in the firmware", ("validate", "monitor"), default=115_200),
-    Option("--timeout", float, "longest silence of the board, in seconds", ("validate", "monitor"), common=("monitor",),
+    Option("--timeout", float, "longest silence of the board, in seconds", ("validate", "monitor"), common=(),
            default=20.0),
     Option("--save", Path, "file for the snapshot that was read from --port", ("monitor",), writes=OutputKind.FILE),
     Option("--layer-samples", int, "number of samples on which every layer is compared",
@@ -416,7 +416,7 @@ OPTIONS = (
     Option("--write", Path, "only write a folder, like `mcugen compile --validation -o`", ("validate",),
            writes=OutputKind.FOLDER),
     Option("--runs", Path, "file that the cycles of layers are added to, .json, for calibration", ("validate",),
-           writes=OutputKind.FILE),
+           common=(), writes=OutputKind.FILE),
     Option("--share", Path, "file for the measured cycles without names or paths, .json, for mcugen's table of boards",
            ("validate",), writes=OutputKind.FILE),
     Option("--html", Path, "file for the result as one page", ("validate",), writes=OutputKind.FILE),

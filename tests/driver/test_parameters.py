@@ -49,7 +49,7 @@ def test_float_weights_are_refused_before_lowering(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_no_board_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameters, "board_names", lambda: ["host", "stm32f103"])
+    monkeypatch.setattr(parameters, "chip_names", lambda: ["stm32f103"])
     with pytest.raises(DoesNotFitError, match="a smaller model: no board has room"):
         compile_model(dense(128, 512), SMALL)
 

@@ -131,9 +131,9 @@ MASKS_INTERRUPTS = re.compile(
 TEMPLATES = ROOT / "templates"
 FIRMWARE = [
     *(ROOT / "runtime_c").rglob("*.h"),
-    *(path for path in TEMPLATES.rglob("*.j2") if "harness" not in path.relative_to(TEMPLATES).parts),
+    *(path for path in TEMPLATES.rglob("*.j2") if not {"harness", "kit"} & set(path.relative_to(TEMPLATES).parts)),
 ]
-"""What lands in firmware; the simulator's harness does not."""
+"""What lands in firmware; the simulator's harness and the start-up code of kits do not."""
 
 
 def test_no_template_masks_interrupts():

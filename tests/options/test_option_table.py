@@ -159,7 +159,7 @@ COMMANDS = {command: [o for o in OPTIONS if command in o.commands] for option in
 
 def help_of(command: str, flag: str) -> set[str]:
     """Return the long flags that the help of a command shows at the beginning of a row."""
-    words = ["boards", command] if command == "show" else [command]
+    words = ["boards", command] if command in ("show", "measured") else [command]
     rows = mcugen(*words, flag).out.splitlines()
     return {flag for row in rows for flag in re.findall(r"^│ \*? *(--[a-z0-9-]+)", row)}
 
@@ -192,6 +192,7 @@ FLAGS = {
     "--state": {"state": ["a:b"]},
     "--train": {"train": ["last:1"]},
     "--stream-steps": {"stream-steps": ["1"]},
+    "--monitor-layers": {"monitor-layers": ["conv"]},
     "--tune": {"tune": ["2"]},
     "--self-test": {"self-test": ["2"]},
     "--plausible": {"plausible": ["y=0..1"]},

@@ -265,6 +265,14 @@ def decoder(net: Net, x: str) -> str:
     return net.op("MatMul", net.op("Softmax", net.op("Add", scores, mask)), cache)
 
 
+def spectrum(net: Net, x: str) -> str:
+    """Powers of frames by a matrix."""
+    frames = net.op("Reshape", x, net.const([2, 72], np.int64))
+    angles = 2 * np.pi * np.outer(np.arange(72), np.arange(37)) / 72
+    re, im = (net.op("MatMul", frames, net.const(part)) for part in (np.cos(angles), -np.sin(angles)))
+    return net.op("Add", net.op("Mul", re, re), net.op("Mul", im, im))
+
+
 _FLOATS = (
     convolutions,
     biased_last,
@@ -276,6 +284,7 @@ _FLOATS = (
     cropped,
     upsampled,
     decoder,
+    spectrum,
 )
 _INTEGERS = (quantized, clamped, residual)
 NETWORKS: dict[str, Build] = {build.__name__: build for build in (*_FLOATS, *_INTEGERS, whole)}
