@@ -152,7 +152,7 @@ OUTPUTS = [(option, command) for option in OPTIONS if option.writes for command 
 WANTED_OUTPUTS = {
     "--output": "calibrate-board compile evidence export link profile quantize run update view",
     "--json": "compile diff evidence explore export inspect link monitor quantize report update validate",
-    "--html": "diff explore inspect monitor report validate",
+    "--html": "diff explore inspect measured monitor report validate",
     "--svg": "inspect",
     "--markdown": "diff",
     "--runs": "validate",
@@ -216,7 +216,8 @@ def test_outputs_are_checked_before_any_work(
     outputs = [other for other in OPTIONS if other.name == "output" and command in other.commands and other != option]
     own = ["-o", tmp_path / "new.toml"] if any(other.default is REQUIRED for other in outputs) else []
     before = sorted(tmp_path.rglob("*"))
-    done = mcugen(command, *arguments_of(command, tmp_path), *own, option.flag, bad)
+    words = ["boards", command] if command == "measured" else [command, *arguments_of(command, tmp_path)]
+    done = mcugen(*words, *own, option.flag, bad)
     said = " ".join(done.err.split())
     assert done.code in (OutputError.exit_code, UsageError.exit_code), said
     assert str(bad) in said and re.search(message, said), said
