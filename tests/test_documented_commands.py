@@ -32,6 +32,7 @@ ELSEWHERE = {
     "rv32im ": "tests/test_recipes.py: follows the recipe that makes the CPU",
     "mine.toml": "tests/calibration: makes the file of the board",
     "pipeline.onnx": "tests/test_sklearn.py",
+    "build/language_model": "tests/test_language_model.py: trains the model",
     "stream.onnx": "tests/test_streaming.py: makes the model",
     "tcn.onnx": "tests/passes/test_window_stream.py: makes such models",
     "affine.py": "tests/frontend/tflite/test_tflite_plugins.py: makes such a plug-in",
