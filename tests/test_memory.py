@@ -77,7 +77,12 @@ def test_instructions_with_the_least_ram(name: str, most: float) -> None:
 
 
 def test_dead_channels_cost_nothing() -> None:
-    assert max(measured(variant, "balanced") for variant in layouts("mobilenet_v1_025_vww")) <= 4.5
+    """Of 7.5 million multiply-accumulates, half compute what nobody reads."""
+    for variant in layouts("mobilenet_v1_025_vww"):
+        nodes = compiled(variant, BOARD, "balanced").graph.nodes
+        macs = sum(node.op.macs(node.sig) for node in nodes)
+        assert macs <= 3.9e6
+        assert measured(variant, "balanced") <= 1.25e-6 * macs
 
 
 @pytest.mark.spread(2)

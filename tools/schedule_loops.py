@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules the steps of inner loops for each core, and writes them to templates/kernels/loops/scheduled.
 
-A step is written once, as clean assembly in templates/kernels/loops (see tools/loops/clean.py). Templates of kernels
+A step is written once, as clean assembly in templates/kernels/loops/*.loop (see tools/loops/clean.py). Templates of kernels
 include the scheduled text. `--check` writes nothing, and fails if a text is missing or does not belong to its source.
 """
 
@@ -45,7 +45,7 @@ class Loop:
 
     def clean(self) -> str:
         """Return the clean assembly."""
-        return environment().get_template(f"{FOLDER}/{self.source}.s.j2").render(**self.options)
+        return environment().get_template(f"{FOLDER}/{self.source}.loop").render(**self.options)
 
     def path(self, core: str) -> Path:
         """Return the file with the scheduled text for a core."""
@@ -103,10 +103,10 @@ def faults(loop: Loop, core: str) -> Iterator[str]:
     first, _, body = path.read_text().partition("\n")
     texts = lines_of(body)
     if first != str(Record.of(clean, texts, core)):
-        yield f"{path.name} does not belong to {loop.source}.s.j2: run make kernels"
+        yield f"{path.name} does not belong to {loop.source}.loop: run make kernels"
     step = Step.of(clean)
     if results(texts, loop.free) != results([*step.texts, *(f"add {r}, {r}, #{n}" for r, n in step.moves.items())], ()):
-        yield f"{path.name} computes other results than {loop.source}.s.j2"
+        yield f"{path.name} computes other results than {loop.source}.loop"
 
 
 def main(check: Annotated[bool, typer.Option(help="Write nothing.")] = False) -> None:
