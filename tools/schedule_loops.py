@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules the steps of inner loops for each core, and writes them to templates/kernels/loops/scheduled.
 
-A step is written once, as clean assembly in templates/kernels/loops/*.loop (see tools/loops/clean.py). Templates of kernels
+A step is written once, as clean assembly in templates/kernels/loops/*.loop (see tools/loops/clean.py). Kernels
 include the scheduled text. `--check` writes nothing, and fails if a text is missing or does not belong to its source.
 """
 
