@@ -117,8 +117,8 @@ def main(check: Annotated[bool, typer.Option(help="Write nothing.")] = False) ->
         for core in loop.cores:
             path = loop.path(core)
             if not check and list(faults(loop, core)):
-                best = schedule(Step.of(loop.clean()), core, loop.free)
-                texts = [text.replace("ldr ", "ldr.w ") for text in best.texts]
+                ordered = schedule(Step.of(loop.clean()), core, loop.free)
+                texts = [text.replace("ldr ", "ldr.w ") for text in ordered]
                 path.parent.mkdir(exist_ok=True)
                 path.write_text("\n".join([str(Record.of(loop.clean(), texts, core)), *texts, ""]))
             found += faults(loop, core)

@@ -9,7 +9,7 @@ import re
 import pytest
 from loops.clean import Step, allocate, lines_of
 from loops.dataflow import results
-from loops.search import cycles, schedule
+from loops.search import bound, cycles, schedule
 from schedule_loops import LOOPS, Loop, faults
 
 CASES = [pytest.param(loop, core, id=loop.path(core).name) for loop in LOOPS for core in loop.cores]
@@ -71,6 +71,7 @@ def test_any_order_that_the_search_may_take_computes_the_same(core: str):
             left.remove(order[-1])
         assert results(allocate(step.ordered(order), free), free) == expected
     found = schedule(step, core, free)
-    assert results(found.texts, free) == expected
-    assert found.bound <= found.cycles <= cycles(allocate(step.ordered(range(len(step.texts))), free), core)
-    assert lines_of("\n".join(found.texts)) == list(found.texts)
+    assert results(found, free) == expected
+    as_written = allocate(step.ordered(range(len(step.texts))), free)
+    assert bound(found, core) <= cycles(found, core) <= cycles(as_written, core)
+    assert lines_of("\n".join(found)) == list(found)

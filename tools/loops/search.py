@@ -11,7 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from loops.clean import Step, allocate, instruction_of, is_symbolic
@@ -29,23 +29,8 @@ PRESSURE_CYCLES = 50
 """Cost in cycles of each value for which no register is free, so that the search leaves such orders."""
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """A step in the order for one core.
-
-    Attributes:
-        texts: The instructions with registers of the CPU.
-        cycles: Estimated cycles of a step that follows others.
-        bound: Cycles that no order can do without, by the units of the core that instructions occupy.
-    """
-
-    texts: tuple[str, ...]
-    cycles: int
-    bound: int
-
-
-def schedule(step: Step, core: str, free: Sequence[str]) -> Schedule:
-    """Return the order of a step with the fewest cycles that the search finds, and its registers.
+def schedule(step: Step, core: str, free: Sequence[str]) -> tuple[str, ...]:
+    """Return a step in the order with the fewest cycles that the search finds, with registers of the CPU.
 
     Args:
         step: The step.
@@ -54,8 +39,7 @@ def schedule(step: Step, core: str, free: Sequence[str]) -> Schedule:
     """
     search = _Search(step, core, free)
     order = min((search.anneal(seed) for seed in range(STARTS)), key=lambda found: (search.cost(found), found))
-    texts = tuple(allocate(step.ordered(order), free))
-    return Schedule(texts, cycles(texts, core), bound(texts, core))
+    return tuple(allocate(step.ordered(order), free))
 
 
 def cycles(texts: Sequence[str], core: str) -> int:
