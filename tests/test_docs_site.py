@@ -51,6 +51,15 @@ def test_generated_passages_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_markers_of_generated_passages_come_in_pairs(page: str) -> None:
+    """A marker without its partner would hide passages from their generator, or count them as written by hand."""
+    markers = re.findall(r"^<!-- ([\w.-]+):(begin|end) -->$", (DOCS / page).read_text(), re.MULTILINE)
+    begun = [name for name, side in markers if side == "begin"]
+    assert markers == [(name, side) for name in begun for side in ("begin", "end")]
+    assert len(set(begun)) == len(begun)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_says_first_what_it_is_for(page: str) -> None:
     if page == GUIDE_OF_CONTRIBUTORS:
         pytest.skip("has another beginning")
